@@ -1,0 +1,43 @@
+"""System checks, one function per concern. An id is never used for anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
+
+from .conf import conf
+from .connections import get_client
+from .shortcuts import configured_issuer
+
+TAG = "fenced_locks"
+
+
+def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Every key of ``FENCED_LOCKS`` must be known and its value usable (fenced_locks.E001)."""
+    return [Error(message, hint=hint, id="fenced_locks.E001") for message, hint in conf.problems()]
+
+
+def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """The cache alias must exist and have a Redis client (fenced_locks.E002); no server is asked."""
+    try:
+        get_client()
+    except ImproperlyConfigured as error:
+        hint = (
+            "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
+        )
+        return [Error(f"{error}.", hint=hint, id="fenced_locks.E002")]
+    return []
+
+
+def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """The issuer must be one (fenced_locks.E003)."""
+    try:
+        configured_issuer()
+    except ImproperlyConfigured as error:
+        hint = "Use 'clock', 'counter', or the dotted path of a subclass of fenced_locks.issuers.RedisIssuer."
+        return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
+    return []

@@ -1,0 +1,215 @@
+"""``with_fenced_lock``: run a view or a function under a lock."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+from django.db import connections, transaction
+from django.http import HttpRequest
+from redis.exceptions import RedisError
+
+from .durations import Duration
+from .exceptions import FencedLockError, LockNotAcquired, StaleToken
+from .responses import busy_response, stale_response
+from .shortcuts import FROM_SETTINGS, FromSettings, ReentrantLock, fenced_lock
+from .templates import ResourceTemplate
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_fenced_lock(
+    resource: str,
+    *,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    using: str | None = None,
+    on_busy: Callable[..., Any] | None = None,
+) -> Callable[[Callable[P, R]], Callable[..., R]]:
+    """
+    Return a decorator that runs a view or a function while it holds the lock of a resource.
+
+    Placeholders in the resource bind to the arguments of each call: ``"order:<id>"``, ``"cart:<request.user.pk>"``.
+    A view finds the lease in ``request.fence_token`` and ``request.fenced_lock``. A parameter called ``fence_token``
+    is filled with the token; callers do not pass it.
+
+    A busy resource gives a view a response with status 423 and ``Retry-After``, and a function's caller
+    ``LockNotAcquired``. A ``StaleToken`` that escapes a view becomes a response with status 409. A lease that a view
+    turns out to have lost when it is given back is logged: its work is done.
+
+    Under ``ATOMIC_REQUESTS`` the transaction of a view is opened inside the lock and committed before the release.
+    Class-based views are decorated on ``dispatch``, by ``method_decorator``.
+
+    Args:
+        resource: The name, with placeholders.
+        timeout: Length of the lease in seconds; by default ``FENCED_LOCKS["TIMEOUT"]``.
+        blocking_timeout: How long to wait, in seconds; by default ``FENCED_LOCKS["BLOCKING_TIMEOUT"]``.
+        using: Cache alias; by default ``FENCED_LOCKS["USING"]``.
+        on_busy: Called instead when the resource is busy, with the ``LockNotAcquired`` and then the arguments of the
+            call; its result is returned.
+
+    Raises:
+        TypeError: The decorated object is no function, or one whose body runs after it returned (async or generator).
+        ValueError: The resource cannot be parsed or names what the signature does not have; or, when called, a
+            placeholder has no usable value.
+
+    When called, whatever ``fenced_lock`` raises, except that views answer as said above.
+    """
+    template = ResourceTemplate(resource)
+    if on_busy is not None and not callable(on_busy):
+        raise TypeError(f"on_busy must be callable, not {on_busy!r}")
+
+    def decorate(function: Callable[P, R]) -> Callable[..., R]:
+        call = _Call(function)
+        template.check(call.signature)
+
+        @wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            arguments = call.bind(args, kwargs)
+            name = template.bind(_by_name(arguments))
+            lock = fenced_lock(name, using=using, timeout=timeout, blocking_timeout=blocking_timeout)
+            request = _request_of(args, kwargs)
+            try:
+                lock.__enter__()
+            except LockNotAcquired as busy:
+                if on_busy is not None:
+                    return on_busy(busy, *args, **kwargs)
+                if request is None:
+                    raise
+                return busy_response(request, busy)
+            if request is None:
+                with _leaving(lock):
+                    return call.run(arguments, lock)
+            return _run_view(call, arguments, lock, request, call.databases(wrapper))
+
+        call.mark(wrapper)
+        return wrapper
+
+    return decorate
+
+
+def _run_view(
+    call: _Call, arguments: inspect.BoundArguments, lock: ReentrantLock, request: Any, databases: list[str]
+) -> Any:
+    outer = {name: getattr(request, name) for name in ("fence_token", "fenced_lock") if hasattr(request, name)}
+    request.fence_token, request.fenced_lock = lock.fence_token, lock
+    try:
+        with _leaving(lock, quietly=True), ExitStack() as transactions:
+            for alias in databases:
+                transactions.enter_context(transaction.atomic(using=alias))
+            return call.run(arguments, lock)
+    except StaleToken as stale:
+        return stale_response(request, stale)
+    finally:
+        for name, value in outer.items():
+            setattr(request, name, value)
+
+
+@contextmanager
+def _leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
+    """Leave the lock after the block; a lease found lost after work that succeeded is logged if ``quietly``."""
+    try:
+        yield
+    except BaseException as error:
+        lock.__exit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        lock.__exit__(None, None, None)
+    except (FencedLockError, RedisError) as error:
+        if not quietly:
+            raise
+        _log.warning("the work under the lock is done, but its release failed: %s", error)
+
+
+class _TransactionsAreOurs(set[str]):
+    """
+    The mark by which Django leaves the transactions of a view to its lock.
+
+    Django asks whether an alias is in it, and every alias is; its elements are those that the user marked with
+    ``transaction.non_atomic_requests``.
+    """
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+
+class _Call:
+    """The decorated function: its signature without ``fence_token``, and how it is called."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        _refuse_late_bodies(function)
+        self._function = function
+        self._full = inspect.signature(function)
+        parameters = self._full.parameters
+        self._wants_token = "fence_token" in parameters
+        self.signature = self._full.replace(parameters=[p for p in parameters.values() if p.name != "fence_token"])
+        # Only the innermost of several locks opens the transactions; the attributes are copied by functools.wraps.
+        self._is_innermost = not isinstance(getattr(function, "_non_atomic_requests", None), _TransactionsAreOurs)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Return the arguments of a call, defaults included; raises ``TypeError`` as the call itself would."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound
+
+    def run(self, arguments: inspect.BoundArguments, lock: ReentrantLock) -> Any:
+        """Call the function, with the token where it has a parameter for it."""
+        if self._wants_token:
+            given = {**arguments.arguments, "fence_token": lock.fence_token}
+            ordered = {name: given[name] for name in self._full.parameters if name in given}
+            arguments = inspect.BoundArguments(self._full, ordered)
+        result = self._function(*arguments.args, **arguments.kwargs)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"{self._function!r} returned an awaitable: it would run after the lease is given back")
+        return result
+
+    def mark(self, wrapper: Any) -> None:
+        """Tell Django, and a lock around this one, that the transactions of this view are opened inside the lock."""
+        if self._is_innermost:
+            marked = getattr(self._function, "_non_atomic_requests", ())
+            wrapper._non_atomic_requests = _TransactionsAreOurs(marked)
+        if self._wants_token:
+            wrapper.__signature__ = self.signature
+
+    def databases(self, wrapper: Any) -> list[str]:
+        """Return the aliases whose transactions are to be opened: those with ATOMIC_REQUESTS that nobody excepted."""
+        if not self._is_innermost:
+            return []
+        excepted = set(iter(wrapper._non_atomic_requests))
+        wanted = [alias for alias in connections if connections.settings[alias]["ATOMIC_REQUESTS"]]
+        return [alias for alias in wanted if alias not in excepted]
+
+
+def _refuse_late_bodies(function: object) -> None:
+    if not callable(function):
+        raise TypeError(f"with_fenced_lock decorates functions and views, not {function!r}")
+    if iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"with_fenced_lock cannot decorate async functions yet: {function!r}")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"the body of a generator runs after its call returned, without the lock: {function!r}")
+
+
+def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    by_name = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            by_name |= by_name.pop(parameter.name)
+    return by_name
+
+
+def _request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest | None:
+    # A method that is decorated directly has self before the request.
+    for candidate in (*args[:2], kwargs.get("request")):
+        if isinstance(candidate, HttpRequest):
+            return candidate
+    return None

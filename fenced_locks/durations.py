@@ -1,0 +1,51 @@
+"""Durations: seconds as int, float or timedelta, cast in one place; whole milliseconds towards Redis."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from numbers import Real
+from typing import TypeAlias
+
+Duration: TypeAlias = int | float | timedelta
+
+# Redis adds an expiry to its clock in signed 64-bit milliseconds; this stays far below and is 285,000 years.
+_MAX_SECONDS = 2**53 // 1000
+
+
+def to_seconds(argument: str, value: object, *, zero: bool = False) -> float:
+    """
+    Return ``value`` in seconds.
+
+    Args:
+        argument: Name of the argument or setting, for the error message.
+        value: Seconds as int or float, or a ``timedelta``.
+        zero: Whether 0 is allowed.
+
+    Raises:
+        TypeError: Not a number (booleans are not) and not a ``timedelta``.
+        ValueError: Negative, not finite, too large, or 0 where that is not allowed.
+    """
+    if type(value) is float or type(value) is int:
+        seconds = float(value)
+    elif isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise TypeError(f"{argument} must be seconds (int or float) or a timedelta, not {value!r}")
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero) or seconds > _MAX_SECONDS:
+        bounds = "0 or more" if zero else "greater than 0"
+        raise ValueError(f"{argument} must be {bounds} and finite, in seconds; got {value!r}")
+    return seconds
+
+
+def to_seconds_or_none(argument: str, value: object, *, zero: bool = False) -> float | None:
+    """Like ``to_seconds``, but None stays None: no end, no limit."""
+    return None if value is None else to_seconds(argument, value, zero=zero)
+
+
+def to_ms(seconds: float) -> int:
+    """Return whole milliseconds, rounded up, at least 1: a lease is never shorter than what was asked for."""
+    # Rounding to the nanosecond first keeps 0.1 + 0.2 from becoming 301 ms.
+    return max(1, math.ceil(round(seconds * 1000, 6)))

@@ -1,0 +1,50 @@
+"""The column that keeps the newest fence token of a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+
+if TYPE_CHECKING:
+    _BigIntegerField = models.BigIntegerField[int, int]
+else:
+    _BigIntegerField = models.BigIntegerField
+
+MAX_TOKEN = 2**63 - 1
+
+
+class FenceTokenField(_BigIntegerField):
+    """A ``BigIntegerField`` for the newest fence token of a row: 0 before the first, and in no form."""
+
+    description = "Fence token"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("default", 0)
+        kwargs.setdefault("editable", False)
+        super().__init__(*args, **kwargs)
+
+    def deconstruct(self) -> Any:
+        name, path, args, kwargs = super().deconstruct()
+        if kwargs.get("default") == 0:
+            del kwargs["default"]
+        kwargs.pop("editable", None)
+        if self.editable:
+            kwargs["editable"] = True
+        return name, path, args, kwargs
+
+
+def checked_token(token: object) -> int:
+    """
+    Return ``token`` if it is one.
+
+    Raises:
+        TypeError: Not an int; booleans are none, and None means that no lease is held.
+        ValueError: Negative, or greater than 2**63 - 1.
+    """
+    if not isinstance(token, int) or isinstance(token, bool):
+        held = "; the lock holds no lease" if token is None else ""
+        raise TypeError(f"token must be the fence token of a lease, an int; got {token!r}{held}")
+    if not 0 <= token <= MAX_TOKEN:
+        raise ValueError(f"token must be between 0 and 2**63 - 1; got {token!r}")
+    return int(token)

@@ -1,0 +1,55 @@
+"""
+The contract of an issuer.
+
+Law: for one resource, every grant carries a token strictly greater than every token granted before it. An issuer
+that cannot keep the law in some case says so in its docstring.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime
+from functools import cached_property
+from typing import ClassVar
+
+from ..scripts import Script, load, source
+
+
+class Issuer(ABC):
+    """
+    Whoever mints fence tokens.
+
+    Attributes:
+        name: Short name, for settings, messages and ``fence_status``.
+    """
+
+    name: ClassVar[str]
+
+    def issued_at(self, token: int) -> datetime | None:
+        """Return when ``token`` was issued, in UTC, or None where tokens do not tell."""
+        return None
+
+
+class RedisIssuer(Issuer):
+    """
+    An issuer inside Redis: it mints in the same Lua call that takes the lock.
+
+    A subclass supplies ``mint``, the text of a local Lua function ``mint(counter, lease_ms, argument)`` that
+    returns the token as a string of digits, or nil and the reason why there is none, in which case it has written
+    nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use.
+    """
+
+    @property
+    @abstractmethod
+    def mint(self) -> str:
+        """The Lua text."""
+
+    @property
+    def argument(self) -> bytes:
+        """The third argument of ``mint``."""
+        return b""
+
+    @cached_property
+    def acquire_script(self) -> Script:
+        """The script that takes the lock with a token of this issuer."""
+        return load("acquire", source("read_counter"), self.mint)

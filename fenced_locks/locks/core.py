@@ -1,0 +1,160 @@
+"""Pure decisions of a lock: arguments, owner ids, replies, deadlines. Nothing here waits or talks to a server."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from ..durations import Duration, to_ms, to_seconds_or_none
+from ..exceptions import IssuerError, LockNotAcquired, OutcomeUnknown
+
+# How long an operation without a deadline of its own goes on trying to reach the server, in seconds.
+RETRY_SECONDS = 3.0
+# What a server gets for the reply to a try at the deadline itself, in seconds.
+GRACE_SECONDS = 0.5
+_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
+
+_HOST = socket.gethostname()
+
+
+@dataclass(slots=True)
+class Lease:
+    """One grant. ``ends_at`` is local monotonic time, counted from before the request; None for without end."""
+
+    owner: bytes
+    fence_token: int
+    ends_at: float | None
+    server_end_ms: int
+
+
+@dataclass(slots=True)
+class Busy:
+    """Who had the lock when it was last refused, and for how many seconds; None where that is not known."""
+
+    owner_id: str | None = None
+    remaining: float | None = None
+
+
+@dataclass(slots=True)
+class Patience:
+    """
+    When to stop trying to reach the server, for one operation.
+
+    Attributes:
+        deadline: Monotonic time at which it must be over.
+        reply_limit: Longest wait for one reply in seconds, the client's ``socket_timeout``; None for without.
+        maybe_applied: Whether an attempt was sent whose reply was lost.
+    """
+
+    deadline: float
+    reply_limit: float | None
+    maybe_applied: bool = False
+    failures: int = 0
+
+    def reply_timeout(self, now: float) -> float:
+        """Return how long to wait for the reply of an attempt that starts now."""
+        left = max(self.deadline - now, GRACE_SECONDS)
+        return left if self.reply_limit is None else min(left, self.reply_limit)
+
+    def pause(self, now: float) -> float | None:
+        """Return how long to wait before the next attempt, or None if the time is over."""
+        pause = _PAUSES[min(self.failures, len(_PAUSES) - 1)]
+        self.failures += 1
+        return pause if now + pause < self.deadline else None
+
+
+def patience(now: float, deadline: float | None, reply_limit: float | None) -> Patience:
+    """Return the patience of an operation with this deadline, or with the usual one for None."""
+    if deadline is None:
+        deadline = now + max(RETRY_SECONDS, reply_limit or 0.0)
+    return Patience(deadline, reply_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How an acquire waits: seconds between two tries, and the monotonic time at which it gives up."""
+
+    blocking: bool
+    sleep: float
+    deadline: float | None
+
+    def pause(self, now: float) -> float | None:
+        """Return how long to sleep before the next try, or None if there is none; the last is at the deadline."""
+        if not self.blocking:
+            return None
+        if self.deadline is None:
+            return self.sleep
+        left = self.deadline - now
+        return min(self.sleep, left) if left > 0 else None
+
+
+def new_owner_id() -> bytes:
+    """Return an owner id, ``host:pid:random``; 96 random bits, never used before."""
+    return f"{_HOST}:{os.getpid()}:{os.urandom(12).hex()}".encode()
+
+
+def is_this_process(owner_id: str | None) -> bool:
+    """Return whether an owner id was made by this process."""
+    return owner_id is not None and owner_id.startswith(f"{_HOST}:{os.getpid()}:")
+
+
+def lease_ms(timeout: float | None) -> int:
+    """Return the lease as the scripts take it: milliseconds, 0 for without end."""
+    return 0 if timeout is None else to_ms(timeout)
+
+
+def checked_lease(value: Duration | None) -> float | None:
+    """Return the argument ``timeout`` in seconds; None for a lease without end."""
+    return to_seconds_or_none("timeout", value)
+
+
+def granted(reply: bytes, owner: bytes, started: float, timeout: float | None) -> Lease:
+    """Return the lease that a granting reply of the acquire script describes."""
+    token, _, end_ms = reply.partition(b" ")
+    return Lease(owner, int(token), None if timeout is None else started + timeout, int(end_ms))
+
+
+def refused(reply: list[Any]) -> Busy:
+    """Return what a refusing reply says about the present owner."""
+    remaining_ms = int(reply[0])
+    owner = bytes(reply[1]).decode("utf-8", "backslashreplace")
+    return Busy(owner or None, remaining_ms / 1000 if remaining_ms >= 0 else None)
+
+
+def is_over(lease: Lease, now: float) -> bool:
+    """Return whether the lease has ended by local time."""
+    return lease.ends_at is not None and now >= lease.ends_at
+
+
+def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
+    """Return the error for a resource that is busy, saying who holds it and for how long."""
+    if busy.owner_id is None:
+        holder = "an unknown owner"
+    elif is_this_process(busy.owner_id):
+        holder = f"{busy.owner_id} (this very process)"
+    else:
+        holder = busy.owner_id
+    lease = "without end" if busy.remaining is None else f"with {busy.remaining:.3f} s left"
+    error = LockNotAcquired(f"{resource!r} is busy: held by {holder}, {lease}; {waited}", resource)
+    error.owner_id, error.remaining = busy.owner_id, busy.remaining
+    return error
+
+
+def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:
+    """Return the error for an operation whose last reply was lost."""
+    return OutcomeUnknown(
+        f"{action} of {resource!r} was sent and its reply was lost ({cause}): it may or may not have happened"
+    )
+
+
+def issuer_error(error: ResponseError, resource: str, counter: str) -> IssuerError | None:
+    """Return the error for a script that refused to mint, or None if it failed for another reason."""
+    text = str(error)
+    if not text.startswith("FENCE counter "):
+        return None
+    reason = text.removeprefix("FENCE counter ")
+    return IssuerError(f"no fence token for {resource!r}: its counter {counter!r} {reason}; no lease was left behind")

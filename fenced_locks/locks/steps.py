@@ -1,0 +1,250 @@
+"""
+What a lock says to the server, as generators: each yields a ``Request`` or a ``Pause`` and is sent the reply, or is
+thrown ``NotSent``, ``ReplyLost`` or the script's error. Whoever drives them waits in its own way, with or without
+``await``; every decision stands here once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from redis.exceptions import ResponseError
+
+from ..durations import to_ms
+from ..exceptions import LeaseLost
+from ..issuers import RedisIssuer
+from ..scripts import Script, load
+from ..wire import NotSent, ReplyLost, Undo
+from . import core
+from .core import Lease, Patience
+
+_log = logging.getLogger(__name__)
+
+_RELEASE = load("release")
+_EXTEND = load("extend")
+_ADOPT = load("adopt")
+_OWNED = load("owned")
+
+
+class Request(NamedTuple):
+    """One attempt to run a script; the arguments of ``Wire.call``."""
+
+    script: Script
+    keys: Sequence[bytes]
+    args: Sequence[bytes]
+    timeout: float
+    undo: Undo | None = None
+
+
+class Pause(NamedTuple):
+    """Seconds to wait."""
+
+    seconds: float
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Request | Pause, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    What the steps of one lock are about.
+
+    Attributes:
+        resource: Name of the lock, for messages.
+        lock: The lock key.
+        counter: The counter key.
+        issuer: Who mints.
+        reply_limit: Longest wait for one reply in seconds; None for without.
+        hides_retries: Whether requests may be carried out more than once behind our back.
+    """
+
+    resource: str
+    lock: bytes
+    counter: bytes
+    issuer: RedisIssuer
+    reply_limit: float | None
+    hides_retries: bool
+
+
+@dataclass(slots=True)
+class Call:
+    """
+    One call of ``acquire``, over all its tries.
+
+    Attributes:
+        deadline: Monotonic time at which it must be over; None for no deadline of its own.
+        minted: The owner id that was made for this call; None where the caller chose one.
+        lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
+        busy: What the last refusal said.
+        lease: What was granted.
+    """
+
+    deadline: float | None = None
+    minted: bytes | None = None
+    lost: list[bytes] = field(default_factory=list)
+    busy: core.Busy = field(default_factory=core.Busy)
+    lease: Lease | None = None
+
+
+def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[bool]:
+    """Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy."""
+    chosen = owner != call.minted
+    lease = yield from _take(target, call, core.new_owner_id() if chosen else owner, timeout)
+    if lease is not None and chosen and not (yield from _adopt(target, lease, owner)):
+        return False
+    call.lease = lease
+    return lease is not None
+
+
+def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[Lease | None]:
+    """
+    Attempts whose replies are lost are repeated until the deadline.
+
+    Each has an owner id of its own, so that undoing a late one never touches a later one.
+    """
+    lease_ms = b"%d" % core.lease_ms(timeout)
+    patience = core.patience(monotonic(), call.deadline, target.reply_limit)
+    while True:
+        if owner in call.lost:
+            owner = core.new_owner_id()
+        started = monotonic()
+        try:
+            reply = yield _acquire_request(target, call, owner, lease_ms, patience.reply_timeout(started))
+        except (NotSent, ReplyLost) as error:
+            if isinstance(error, ReplyLost):
+                call.lost.append(owner)
+            pause = _pause_after(error, patience, "acquire", target)
+            if pause is None:
+                yield from _give_up(target, call)
+                failure = _failure(error, "acquire", target, maybe_applied=bool(call.lost))
+                raise failure from failure.__cause__
+            yield Pause(pause)
+        except ResponseError as error:
+            raise core.issuer_error(error, target.resource, target.counter.decode()) or error from None
+        else:
+            if not isinstance(reply, list):
+                return core.granted(reply, owner, started, timeout)
+            call.busy = core.refused(reply)
+            return None
+
+
+def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, timeout: float) -> Request:
+    ours = [*call.lost, owner] if target.hides_retries else call.lost
+    args = (owner, lease_ms, target.issuer.argument, *ours)
+    undo = (_RELEASE, (target.lock,), (owner,))
+    return Request(target.issuer.acquire_script, (target.lock, target.counter), args, timeout, undo)
+
+
+def _give_up(target: Target, call: Call) -> Steps[None]:
+    if call.lost:
+        try:
+            yield Request(_RELEASE, (target.lock,), call.lost, core.GRACE_SECONDS)
+        except (NotSent, ReplyLost, ResponseError) as error:
+            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__)
+
+
+def _adopt(target: Target, lease: Lease, owner: bytes) -> Steps[bool]:
+    """
+    Store the owner id that the caller chose; False if the lease ended meanwhile.
+
+    Taken under that id at once, a lease of another holder with the same id could not be told from our own.
+    """
+    args = (lease.owner, owner)
+    reply, _ = yield from _repeat(target, "acquire", _ADOPT, lambda: args)
+    if isinstance(reply, list) or core.is_over(lease, monotonic()):
+        return False
+    lease.owner = owner
+    return True
+
+
+def release(target: Target, lease: Lease) -> Steps[None]:
+    """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
+    args = (lease.owner,)
+    reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, lambda: args)
+    if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
+        return
+    raise lost(target, lease, "release", core.refused(reply))
+
+
+def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> Steps[None]:
+    """
+    Move the end of the lease by ``seconds``, or to that many seconds from now.
+
+    Every attempt asks for the same end: an addition would be made twice when a reply is lost.
+    """
+    started = monotonic()
+    ends_at = started + seconds if from_now else (lease.ends_at or started) + seconds
+    server_end = b"%d" % (lease.server_end_ms + to_ms(seconds))
+
+    def args() -> tuple[bytes, ...]:
+        if from_now:
+            return lease.owner, b"%d" % to_ms(max(0.0, ends_at - monotonic())), b"0"
+        return lease.owner, b"0", server_end
+
+    reply, _ = yield from _repeat(target, "extend", _EXTEND, args)
+    if isinstance(reply, list):
+        raise lost(target, lease, "extend", core.refused(reply))
+    lease.ends_at, lease.server_end_ms = ends_at, reply
+
+
+def owned(target: Target, lease: Lease) -> Steps[bool]:
+    """Return whether the stored owner is the lease's; compared by the server, so encodings do not matter."""
+    args = (lease.owner,)
+    reply, _ = yield from _repeat(target, "check", _OWNED, lambda: args)
+    return bool(reply)
+
+
+def lost(target: Target, lease: Lease, action: str, present: core.Busy) -> LeaseLost:
+    """Return the error for a lease that was found gone or taken."""
+    owner = lease.owner.decode("utf-8", "backslashreplace")
+    found = f"held by {present.owner_id}" if present.owner_id else "free"
+    error = LeaseLost(
+        f"cannot {action} the lease of {target.resource!r} (owner {owner}, fence token {lease.fence_token}): "
+        f"it ended, the resource is {found}",
+        target.resource,
+    )
+    error.fence_token, error.owner_id = lease.fence_token, owner
+    return error
+
+
+def _repeat(
+    target: Target, action: str, script: Script, args: Callable[[], Sequence[bytes]]
+) -> Steps[tuple[Any, bool]]:
+    """Send until there is a reply; return it, and whether an earlier attempt may have been carried out."""
+    patience = core.patience(monotonic(), None, target.reply_limit)
+    maybe_applied = target.hides_retries
+    while True:
+        try:
+            timeout = patience.reply_timeout(monotonic())
+            reply = yield Request(script, (target.lock,), args(), timeout)
+        except (NotSent, ReplyLost) as error:
+            maybe_applied = maybe_applied or isinstance(error, ReplyLost)
+            pause = _pause_after(error, patience, action, target)
+            if pause is None:
+                failure = _failure(error, action, target, maybe_applied=maybe_applied)
+                raise failure from failure.__cause__
+            yield Pause(pause)
+        else:
+            return reply, maybe_applied
+
+
+def _pause_after(error: Exception, patience: Patience, action: str, target: Target) -> float | None:
+    if patience.failures == 0:
+        _log.warning("%s of %r: trying again after %r", action, target.resource, error.__cause__)
+    return patience.pause(monotonic())
+
+
+def _failure(error: Exception, action: str, target: Target, *, maybe_applied: bool) -> BaseException:
+    """Return what to raise when the time is over: redis-py's own error where nothing was sent."""
+    cause = error.__cause__ or error
+    if not maybe_applied:
+        return cause
+    unknown = core.outcome_unknown(action, target.resource, cause)
+    unknown.__cause__ = cause
+    return unknown

@@ -1,0 +1,331 @@
+"""``FencedLock``: redis-py's lock, with a fence token issued in the call that takes it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from redis.exceptions import LockError, LockNotOwnedError, ResponseError
+from redis.lock import Lock
+
+from .. import keys
+from ..durations import Duration, to_seconds, to_seconds_or_none
+from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
+from ..issuers import RedisIssuer, get_issuer
+from ..wire import NotSent, ReplyLost, Wire, wire_for
+from . import core, steps
+from .core import Lease
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+
+
+def run(wire: Wire, plan: steps.Steps[steps.T]) -> steps.T:
+    """Drive the steps of one operation, blocking, and return their result."""
+    try:
+        action = next(plan)
+        while True:
+            if isinstance(action, steps.Pause):
+                time.sleep(action.seconds)
+                action = next(plan)
+                continue
+            try:
+                reply = wire.call(*action)
+            except (NotSent, ReplyLost, ResponseError) as error:
+                action = plan.throw(error)
+            else:
+                action = plan.send(reply)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class FencedLock(Lock):
+    """
+    A distributed lock with a fence token. A drop-in for ``redis.lock.Lock``; it knows nothing of Django.
+
+    One Lua call takes the lock and issues the token, which is greater than every token granted for that name
+    before. A lease belongs to the thread that acquired it, unless ``thread_local`` is False.
+
+    Args:
+        redis: A redis-py client; decoded or raw replies, RESP2 or RESP3, with or without hiredis.
+        name: Name of the lock, and its key.
+        timeout: Length of a lease in seconds (or a ``timedelta``), at least a millisecond; None for without end.
+        sleep: Seconds between two tries while the lock is busy.
+        blocking: Whether ``acquire`` waits.
+        blocking_timeout: How long it waits, in seconds; None for without end. The last try is at the deadline.
+        thread_local: Whether each thread has its own lease.
+        raise_on_release_error: Whether leaving the context manager raises where the lease was lost.
+        issuer: ``"clock"``, ``"counter"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
+
+    Raises:
+        TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
+    """
+
+    # Declared anew, or a plain Lock made earlier would lend its cached scripts.
+    lua_release: Any = None
+    lua_extend: Any = None
+    lua_reacquire: Any = None
+
+    name: str
+    timeout: float | None
+    sleep: float
+    blocking_timeout: float | None
+
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        timeout: Duration | None = None,
+        sleep: Duration = 0.1,
+        blocking: bool = True,
+        blocking_timeout: Duration | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+        *,
+        issuer: str | RedisIssuer | type[RedisIssuer] = "clock",
+    ) -> None:
+        text = name if isinstance(name, str) else bytes(name).decode()
+        counter = keys.counter_key(keys.check_name(text))
+        chosen = get_issuer(issuer)
+        super().__init__(
+            redis,
+            name,
+            timeout=to_seconds_or_none("timeout", timeout),
+            sleep=to_seconds("sleep", sleep, zero=True),
+            blocking=blocking,
+            blocking_timeout=to_seconds_or_none("blocking_timeout", blocking_timeout, zero=True),
+            thread_local=thread_local,
+        )
+        # Not an argument of redis-py 5.2.
+        self.raise_on_release_error = raise_on_release_error
+        self._wire = wire_for(redis)
+        limit = redis.get_connection_kwargs().get("socket_timeout")
+        self._target = steps.Target(text, text.encode(), counter.encode(), chosen, limit, self._wire.hides_retries)
+
+    @property
+    def fence_token(self) -> int | None:
+        """The token of the lease that this thread acquired; None when it holds none, also after release."""
+        lease = self._lease
+        return None if lease is None else lease.fence_token
+
+    @property
+    def owner_id(self) -> str | None:
+        """The owner id of the lease that this thread acquired, ``host:pid:random``; None when it holds none."""
+        lease = self._lease
+        return None if lease is None else lease.owner.decode("utf-8", "backslashreplace")
+
+    def acquire(
+        self,
+        sleep: Duration | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """
+        Take the lock; return True, or False if it stayed busy until the wait was over.
+
+        A reply that is lost does not leave an orphan: the attempt is repeated until the deadline, and recognises
+        a lease that it took itself. Without a deadline that goes on for 3 seconds, or for the client's
+        ``socket_timeout`` if that is longer.
+
+        Args:
+            sleep: Seconds between two tries; by default the lock's own.
+            blocking: Whether to wait; by default the lock's own.
+            blocking_timeout: How long to wait, in seconds; by default the lock's own.
+            token: redis-py's name for the owner id; random by default. One that is passed is stored by a second
+                call, and a lock that carries it already is busy.
+
+        Raises:
+            TypeError, ValueError: A bad argument; nothing was sent.
+            IssuerError: The counter cannot be used; no lease was left behind.
+            OutcomeUnknown: The last attempt was sent and its reply lost; what it took is undone if the server can
+                be reached, and ends with the lease otherwise.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
+        """
+        waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
+        minted = core.new_owner_id() if token is None else None
+        owner = minted or self._encoded(token)
+        call = self.local.call = steps.Call(waiting.deadline, minted)
+        try:
+            while not self.do_acquire(owner):
+                pause = waiting.pause(time.monotonic())
+                if pause is None:
+                    self.local.busy = call.busy
+                    return False
+                time.sleep(pause)
+        finally:
+            self.local.call = None
+        if call.lease is None:
+            self._refuse_lease_without_token(owner)
+        return True
+
+    def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
+        taken = Lease(owner, 0, None, 0)
+        run(self._wire, steps.release(self._target, taken))
+        raise IssuerError(
+            f"{type(self).__qualname__}.do_acquire took {self._target.resource!r} without a fence token, so it was "
+            "released; an override must call super().do_acquire(token)"
+        )
+
+    def _waiting(
+        self, sleep: Duration | None, blocking: bool | None, limit: Duration | None, now: float
+    ) -> core.Waiting:
+        pause = self.sleep if sleep is None else to_seconds("sleep", sleep, zero=True)
+        blocking = self.blocking if blocking is None else blocking
+        if limit is None:
+            limit = self.blocking_timeout
+        seconds = to_seconds_or_none("blocking_timeout", limit, zero=True)
+        return core.Waiting(blocking, pause, now + seconds if blocking and seconds is not None else None)
+
+    def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
+        """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
+        call = getattr(self.local, "call", None) or steps.Call()
+        taken = run(self._wire, steps.acquire(self._target, call, token, self.timeout))
+        if taken:
+            self._keep(call.lease)
+        return taken
+
+    def release(self) -> None:
+        """
+        Give the lease back.
+
+        A release that fails for want of a server can be repeated: the lease is forgotten only once the server has
+        answered.
+
+        Raises:
+            NotHeld: This thread holds no lease.
+            LeaseLost: The lease ended before; another owner may have the resource.
+            OutcomeUnknown: The request was sent and its reply lost, for 3 seconds or the client's
+                ``socket_timeout``.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
+        """
+        lease = self._held("release")
+        try:
+            self.do_release(lease.owner)
+        except LockNotOwnedError:
+            self._keep(None)
+            raise
+        self._keep(None)
+
+    def do_release(self, expected_token: bytes) -> None:  # type: ignore[override]
+        """Delete the lock key if its owner is ``expected_token``; redis-py's extension point."""
+        lease = self._lease
+        if lease is None or lease.owner != expected_token:
+            lease = Lease(expected_token, 0, None, 0)
+        run(self._wire, steps.release(self._target, lease))
+
+    def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Literal[True]:
+        """
+        Move the end of the lease.
+
+        The end is asked for absolutely, so a repeated attempt adds nothing.
+
+        Args:
+            additional_time: Seconds to add to the end as this lock knows it.
+            replace_ttl: Make it that many seconds from now instead.
+
+        Raises:
+            TypeError, ValueError: ``additional_time`` is not a positive duration.
+            NotHeld: This thread holds no lease.
+            LeaseHasNoEnd: There is nothing to extend.
+            LeaseLost: The lease ended, or another owner has the resource.
+            OutcomeUnknown: The request was sent and its reply lost.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
+        """
+        self._with_end("extend")
+        return self.do_extend(additional_time, replace_ttl)
+
+    def do_extend(self, additional_time: Duration, replace_ttl: bool) -> Literal[True]:
+        """Move the end of the lease that this thread holds; redis-py's extension point."""
+        seconds = to_seconds("additional_time", additional_time)
+        lease = self._held("extend")
+        run(self._wire, steps.extend(self._target, lease, seconds, from_now=replace_ttl))
+        return True
+
+    def reacquire(self) -> Literal[True]:
+        """
+        Make the lease as long from now as it was when it was acquired.
+
+        Raises:
+            NotHeld, LeaseHasNoEnd, LeaseLost, OutcomeUnknown, redis.exceptions.ConnectionError: As ``extend``.
+        """
+        self._with_end("reacquire")
+        return self.do_reacquire()
+
+    def do_reacquire(self) -> Literal[True]:
+        """Move the end of the lease to ``timeout`` from now; redis-py's extension point."""
+        seconds = to_seconds("timeout", self.timeout)
+        lease = self._held("reacquire")
+        run(self._wire, steps.extend(self._target, lease, seconds, from_now=True))
+        return True
+
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock."""
+        return bool(self.redis.exists(self.name))
+
+    def owned(self) -> bool:
+        """
+        Return whether the lock is held by the lease that this thread acquired.
+
+        Raises:
+            NotHeld: The lock keeps one lease per thread, and this thread never acquired one.
+        """
+        if not hasattr(self.local, "token"):
+            raise self._not_held("own")
+        lease = self._lease
+        return lease is not None and run(self._wire, steps.owned(self._target, lease))
+
+    def __enter__(self) -> Self:
+        if self.acquire():
+            return self
+        raise core.not_acquired(self._target.resource, self.local.busy, "the wait is over")
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except Exception as error:
+            lost = isinstance(error, LockError) and not self.raise_on_release_error
+            if exc_value is None and not lost:
+                raise
+            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+
+    @property
+    def _lease(self) -> Lease | None:
+        lease: Lease | None = getattr(self.local, "lease", None)
+        return lease
+
+    def _keep(self, lease: Lease | None) -> None:
+        self.local.lease = lease
+        self.local.token = None if lease is None else lease.owner
+
+    def _held(self, action: str) -> Lease:
+        lease = self._lease
+        if lease is None:
+            raise self._not_held(action)
+        return lease
+
+    def _not_held(self, action: str) -> NotHeld:
+        where = "in this thread " if self.thread_local else ""
+        resource = self._target.resource
+        return NotHeld(f"cannot {action} {resource!r}: nothing was acquired {where}or it was released", resource)
+
+    def _with_end(self, action: str) -> None:
+        if self._held(action).ends_at is None or self.timeout is None:
+            resource = self._target.resource
+            raise LeaseHasNoEnd(f"cannot {action} {resource!r}: its lease has no end (timeout=None)", resource)
+
+    def _encoded(self, token: object) -> bytes:
+        encoded: bytes = bytes(self.redis.get_encoder().encode(token))
+        if not encoded:
+            raise ValueError("token must not be empty: it is the owner id of the lease")
+        return encoded

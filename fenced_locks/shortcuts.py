@@ -1,0 +1,217 @@
+"""``fenced_lock``: a lock built from the settings, which re-enters in one thread or task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import ReferenceType, ref
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from . import keys
+from .conf import conf
+from .connections import get_client, server_of
+from .durations import Duration
+from .issuers import ClockIssuer, RedisIssuer, get_issuer
+from .locks import core, steps
+from .locks.core import Lease
+from .locks.sync import FencedLock
+
+
+class FromSettings:
+    """Stands for an argument that was not given: the value comes from the settings."""
+
+    def __repr__(self) -> str:
+        return "<from settings>"
+
+
+FROM_SETTINGS: Final = FromSettings()
+
+
+def configured_issuer() -> RedisIssuer:
+    """
+    Return the issuer that the settings name.
+
+    Raises:
+        ImproperlyConfigured: ``FENCED_LOCKS["ISSUER"]`` names none.
+    """
+    if conf.ISSUER == "clock":
+        return ClockIssuer(retention=conf.COUNTER_RETENTION)
+    try:
+        return get_issuer(conf.ISSUER)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"FENCED_LOCKS['ISSUER']: {error}") from error
+
+
+def fenced_lock(
+    resource: str,
+    *,
+    using: str | None = None,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking: bool = True,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    sleep: Duration = 0.1,
+    raise_on_release_error: bool = True,
+    issuer: str | RedisIssuer | type[RedisIssuer] | None = None,
+) -> ReentrantLock:
+    """
+    Return the lock of a resource, built from the settings, for use as a context manager.
+
+    Used again for the same resource in the same thread or task, it re-enters: same lease, same token, released at
+    the outermost exit; the inner arguments do not count then.
+
+    Args:
+        resource: What is protected, like ``"order:1001"``.
+        using: Cache alias of the Redis server; by default ``FENCED_LOCKS["USING"]``.
+        timeout: Length of the lease in seconds; None for without end. By default ``FENCED_LOCKS["TIMEOUT"]``.
+        blocking: Whether to wait while the resource is busy.
+        blocking_timeout: How long to wait, in seconds; None for without end. By default
+            ``FENCED_LOCKS["BLOCKING_TIMEOUT"]``.
+        sleep: Seconds between two tries while it is busy.
+        raise_on_release_error: Whether leaving the block raises where the lease was lost.
+        issuer: Who issues the fence token; by default ``FENCED_LOCKS["ISSUER"]``.
+
+    Raises:
+        TypeError, ValueError: A bad argument; the message names it.
+        ImproperlyConfigured: A bad setting, or a cache alias that cannot keep locks.
+
+    Entering the block raises ``LockNotAcquired`` where the resource stays busy, ``LeaseLost`` where the lease that
+    it would re-enter has ended, ``IssuerError``, ``OutcomeUnknown``, or redis-py's ``ConnectionError``; see
+    ``FencedLock.acquire``. Inside an open transaction it raises Django's ``TransactionManagementError``: the lease
+    would be given back before the work is committed.
+    """
+    if isinstance(timeout, FromSettings):
+        timeout = conf.TIMEOUT
+    if isinstance(blocking_timeout, FromSettings):
+        blocking_timeout = conf.BLOCKING_TIMEOUT
+    return ReentrantLock(
+        get_client(using),
+        keys.lock_key(conf.KEY_PREFIX, resource),
+        timeout=timeout,
+        sleep=sleep,
+        blocking=blocking,
+        blocking_timeout=blocking_timeout,
+        raise_on_release_error=raise_on_release_error,
+        issuer=configured_issuer() if issuer is None else issuer,
+    )
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A lease of this context, how often it was entered, and by whom it may be re-entered."""
+
+    lease: Lease
+    entries: int
+    pid: int
+    thread: ReferenceType[threading.Thread]
+    task: ReferenceType[asyncio.Task[Any]] | None
+
+    def is_ours(self) -> bool:
+        """Return whether this very process, thread and task entered; context variables outlive all three."""
+        return (
+            self.pid == os.getpid()
+            and self.thread() is threading.current_thread()
+            and (self.task() if self.task else None) is _current_task()
+        )
+
+
+_holds: ContextVar[dict[tuple[object, ...], _Hold] | None] = ContextVar("fenced_locks_holds", default=None)
+
+
+class ReentrantLock(FencedLock):
+    """What ``fenced_lock`` returns: a ``FencedLock`` that re-enters the lease its context holds already."""
+
+    def acquire(self, *args: Any, **kwargs: Any) -> bool:
+        """Take the lock, or enter the lease that this thread or task holds; see ``FencedLock.acquire``."""
+        hold = self._hold()
+        if hold is None:
+            refuse_open_transaction(self._target.resource)
+            if not super().acquire(*args, **kwargs):
+                return False
+            hold = self._remember(self._held("acquire"))
+        elif core.is_over(hold.lease, time.monotonic()):
+            raise steps.lost(self._target, hold.lease, "re-enter", core.Busy())
+        hold.entries += 1
+        self.local.entries = self._entries + 1
+        self._keep(hold.lease)
+        return True
+
+    def release(self) -> None:
+        """Leave the lease; the outermost release gives it back. See ``FencedLock.release``."""
+        lease = self._held("release")
+        hold = self._hold()
+        shared = hold is not None and hold.lease is lease
+        if hold is None or not shared or hold.entries == 1:
+            super().release()
+        if hold is not None and shared:
+            hold.entries -= 1
+        self.local.entries = self._entries - 1
+        if not self._entries:
+            self._keep(None)
+
+    @property
+    def _entries(self) -> int:
+        entries: int = getattr(self.local, "entries", 0)
+        return entries
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return (*server_of(self.redis), self._target.lock)
+
+    def _hold(self) -> _Hold | None:
+        hold = (_holds.get() or {}).get(self._key)
+        return hold if hold is not None and hold.entries and hold.is_ours() else None
+
+    def _remember(self, lease: Lease) -> _Hold:
+        task = _current_task()
+        hold = _Hold(lease, 0, os.getpid(), ref(threading.current_thread()), None if task is None else ref(task))
+        # A copy, since a context that was copied from this one must not see what happens here.
+        _holds.set({**{k: h for k, h in (_holds.get() or {}).items() if h.entries}, self._key: hold})
+        return hold
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
+
+
+def refuse_open_transaction(resource: str) -> None:
+    """
+    Refuse to lock inside a transaction that somebody will commit after the release.
+
+    The transactions that Django's own ``TestCase`` opens do not count.
+
+    Raises:
+        TransactionManagementError: A transaction is open.
+    """
+    for connection in connections.all(initialized_only=True):
+        if _is_in_transaction(connection):
+            hint = (
+                "ATOMIC_REQUESTS opened it: decorate the view function or the dispatch method with with_fenced_lock"
+                if connection.settings_dict["ATOMIC_REQUESTS"]
+                else "take the lock first, and open the transaction inside"
+            )
+            raise transaction.TransactionManagementError(
+                f"cannot lock {resource!r} inside the open transaction on database {connection.alias!r}: "
+                f"the lease would be given back before the work is committed; {hint}"
+            )
+
+
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    if not connection.in_atomic_block:
+        return not connection.get_autocommit()
+    try:
+        # Django lets a durable block stand inside a test case's transaction and inside no other; no query is sent.
+        with transaction.atomic(using=connection.alias, durable=True, savepoint=False):
+            return False
+    except RuntimeError:
+        return True

@@ -1,0 +1,261 @@
+"""
+Script calls: one send and one read on a connection of our own, so that retries are ours.
+
+redis-py repeats a command inside ``execute_command`` and hides it; a lock must know whether an earlier attempt may
+have been carried out. The connections here are made by the client's own pool settings (class, address, credentials,
+TLS) but without redis-py's retries, and stand beside the pool: a pool that the application has emptied cannot keep
+a holder from releasing, and a deadline holds even while a connection is being made. No more of them exist than the
+pool's ``max_connections``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from .scripts import Script
+
+_log = logging.getLogger(__name__)
+
+_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+_REFUSED_FOR_GOOD = (AuthenticationError, AuthorizationError)
+
+
+class NotSent(Exception):
+    """The request never left; ``__cause__`` says why."""
+
+
+class ReplyLost(Exception):
+    """The request may have been carried out; ``__cause__`` says what happened to the reply."""
+
+
+# Script, keys and arguments.
+Undo: TypeAlias = "tuple[Script, Sequence[bytes], Sequence[bytes]]"
+
+
+class Wire(Protocol):
+    """
+    How scripts reach the server.
+
+    Attributes:
+        hides_retries: Whether a call may have been carried out more than once behind our back.
+    """
+
+    hides_retries: bool
+
+    def call(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
+    ) -> Any:
+        """
+        Run ``script`` once and return its reply, undecoded.
+
+        Args:
+            script: The script; sent by SHA1, and whole where the server does not know it.
+            keys: The keys.
+            args: The arguments.
+            timeout: Seconds until the reply must be there, connecting included.
+            undo: A script call that is sent behind a request whose reply did not come in time.
+
+        Raises:
+            NotSent: No connection could be made.
+            ReplyLost: The request was sent, at least in part, and no reply came.
+            redis.exceptions.ResponseError: The script failed.
+        """
+
+
+def pack(*parts: bytes) -> bytes:
+    """Return a command in the form in which Redis reads it (RESP)."""
+    return b"".join([b"*%d\r\n" % len(parts), *[b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]])
+
+
+def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
+    """Return the command that runs ``script`` on any server, whether it knows the script or not."""
+    return pack(b"EVAL", script.text, b"%d" % len(keys), *keys, *args)
+
+
+class Lines:
+    """The connections for the scripts of one pool; used by any number of threads, empty after a fork."""
+
+    hides_retries = False
+
+    def __init__(self, pool: Any) -> None:
+        self._make = pool.connection_class
+        self._kwargs = pool.connection_kwargs
+        self._limit = int(pool.max_connections)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._idle: deque[Any] = deque()
+        self._open = 0
+        self._waiting = 0
+        self._returned = threading.Condition()
+        self._pid = os.getpid()
+
+    def call(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
+    ) -> Any:
+        ends = time.monotonic() + timeout
+        if self._pid != os.getpid():
+            self._reset()
+        connection = self._borrow(ends)
+        try:
+            _ready(connection, ends)
+            command = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
+            reply = _exchange(connection, command, ends, undo)
+            if isinstance(reply, NoScriptError):
+                reply = _exchange(connection, pack_eval(script, keys, args), ends, undo)
+        finally:
+            self._give_back(connection)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _borrow(self, ends: float) -> Any:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        with self._returned:
+            # Counted before looking again: who gives back after that look sees somebody waiting.
+            self._waiting += 1
+            try:
+                while not self._idle and self._open >= self._limit:
+                    if not self._returned.wait(ends - time.monotonic()):
+                        raise NotSent from RedisConnectionError("every connection of this client is in use")
+                return self._idle.pop() if self._idle else self._new()
+            finally:
+                self._waiting -= 1
+
+    def _new(self) -> Any:
+        connection = self._make(**self._kwargs)
+        connection.retry = Retry(NoBackoff(), 0)
+        self._open += 1
+        return connection
+
+    def _give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+        if self._waiting:
+            with self._returned:
+                self._returned.notify()
+
+
+def _ready(connection: Any, ends: float) -> None:
+    """Connect if need be; a connection that the server has closed, or that has data, cannot be trusted."""
+    if connection._sock is not None:
+        if not _readable(connection._sock):
+            return
+        connection.disconnect()
+    try:
+        _connect(connection, ends - time.monotonic())
+    except _REFUSED_FOR_GOOD:
+        raise
+    except _UNREACHABLE as error:
+        raise NotSent from error
+
+
+def _readable(sock: Any) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])
+    # Without the limit on file numbers that select() has.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _connect(connection: Any, seconds: float) -> None:
+    usual = connection.socket_timeout, connection.socket_connect_timeout
+    connection.socket_timeout = _shorter(seconds, usual[0])
+    connection.socket_connect_timeout = _shorter(seconds, usual[1])
+    try:
+        connection.connect()
+    finally:
+        connection.socket_timeout, connection.socket_connect_timeout = usual
+
+
+def _shorter(seconds: float, other: float | None) -> float:
+    return max(0.001, seconds if other is None else min(seconds, other))
+
+
+def _exchange(connection: Any, command: bytes, ends: float, undo: Undo | None) -> Any:
+    try:
+        # The socket itself, since redis-py 5.2 has no time-out per read.
+        connection._sock.settimeout(max(0.001, ends - time.monotonic()))
+        connection.send_packed_command([command], check_health=False)
+        return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+    except (ResponseError, *_REFUSED_FOR_GOOD) as error:
+        return error
+    except _UNREACHABLE as error:
+        _abandon(connection, undo)
+        raise ReplyLost from error
+    except BaseException:
+        _abandon(connection, undo)
+        raise
+
+
+def _abandon(connection: Any, undo: Undo | None) -> None:
+    """Close a connection whose reply is outstanding, and have the server undo that request right after it."""
+    try:
+        if undo is not None and connection._sock is not None:
+            connection._sock.settimeout(0.1)
+            connection._sock.sendall(pack_eval(*undo))
+    except OSError:
+        _log.debug("could not send an undo behind a request without reply", exc_info=True)
+    finally:
+        connection.disconnect()
+
+
+class ClientWire:
+    """The same through ``execute_command``, for clients without one pool, such as a cluster's."""
+
+    hides_retries = True
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def call(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
+    ) -> Any:
+        try:
+            try:
+                return self._run(b"EVALSHA", script.sha, keys, args)
+            except NoScriptError:
+                return self._run(b"EVAL", script.text, keys, args)
+        except _REFUSED_FOR_GOOD:
+            raise
+        except _UNREACHABLE as error:
+            raise ReplyLost from error
+
+    def _run(self, command: bytes, script: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+        return self._client.execute_command(command.decode(), script, len(keys), *keys, *args, NEVER_DECODE=True)
+
+
+_lines: WeakKeyDictionary[Any, Lines] = WeakKeyDictionary()
+_lines_lock = threading.Lock()
+
+
+def wire_for(client: Redis) -> Wire:
+    """Return how scripts of this client reach its server; one set of connections per pool."""
+    pool = getattr(client, "connection_pool", None)
+    if not hasattr(pool, "connection_class"):
+        return ClientWire(client)
+    lines = _lines.get(pool)
+    if lines is None:
+        with _lines_lock:
+            lines = _lines.setdefault(pool, Lines(pool))
+    return lines
