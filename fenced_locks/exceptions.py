@@ -25,6 +25,9 @@ from redis.exceptions import LockError, LockNotOwnedError
 class FencedLockError(Exception):
     """Root of every error that this package defines."""
 
+    # redis-py 8 represents its errors without their message.
+    __repr__ = Exception.__repr__
+
 
 class _LockErrorMixin(FencedLockError):
     """Keep the resource under redis-py's name for it (``lock_name``) and under ours."""
@@ -34,6 +37,8 @@ class _LockErrorMixin(FencedLockError):
 
     def __init__(self, message: str = "", resource: str | None = None) -> None:
         super().__init__(message)
+        # What is shown and what pickling passes to this method; redis-py 5 leaves both arguments in it.
+        self.args = (message,)
         self.message = message
         self.resource = self.lock_name = resource
 

@@ -109,15 +109,21 @@ class _Hold:
     """A lease of this context, how often it was entered, and by whom it may be re-entered."""
 
     lease: Lease
+    lock: ReferenceType[ReentrantLock]
     entries: int
     pid: int
     thread: ReferenceType[threading.Thread]
     task: ReferenceType[asyncio.Task[Any]] | None
 
     def is_ours(self) -> bool:
-        """Return whether this very process, thread and task entered; context variables outlive all three."""
+        """
+        Return whether this very process, thread and task entered; context variables outlive all three.
+
+        They outlive the lock too, where somebody forgot to release it.
+        """
         return (
-            self.pid == os.getpid()
+            self.lock() is not None
+            and self.pid == os.getpid()
             and self.thread() is threading.current_thread()
             and (self.task() if self.task else None) is _current_task()
         )
@@ -148,13 +154,15 @@ class ReentrantLock(FencedLock):
         """Leave the lease; the outermost release gives it back. See ``FencedLock.release``."""
         lease = self._held("release")
         hold = self._hold()
-        shared = hold is not None and hold.lease is lease
-        if hold is None or not shared or hold.entries == 1:
+        if hold is None or hold.lease is not lease:
             super().release()
-        if hold is not None and shared:
+        else:
+            # Not to be re-entered any more even if the release fails; it can be repeated on this object.
             hold.entries -= 1
+            if not hold.entries:
+                super().release()
         self.local.entries = self._entries - 1
-        if not self._entries:
+        if self._entries <= 0:
             self._keep(None)
 
     @property
@@ -172,7 +180,8 @@ class ReentrantLock(FencedLock):
 
     def _remember(self, lease: Lease) -> _Hold:
         task = _current_task()
-        hold = _Hold(lease, 0, os.getpid(), ref(threading.current_thread()), None if task is None else ref(task))
+        thread = ref(threading.current_thread())
+        hold = _Hold(lease, ref(self), 0, os.getpid(), thread, None if task is None else ref(task))
         # A copy, since a context that was copied from this one must not see what happens here.
         _holds.set({**{k: h for k, h in (_holds.get() or {}).items() if h.entries}, self._key: hold})
         return hold
@@ -208,7 +217,8 @@ def refuse_open_transaction(resource: str) -> None:
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     if not connection.in_atomic_block:
-        return not connection.get_autocommit()
+        # Not get_autocommit(), which connects.
+        return connection.connection is not None and not connection.autocommit
     try:
         # Django lets a durable block stand inside a test case's transaction and inside no other; no query is sent.
         with transaction.atomic(using=connection.alias, durable=True, savepoint=False):

@@ -236,7 +236,8 @@ def _repeat(
 
 def _pause_after(error: Exception, patience: Patience, action: str, target: Target) -> float | None:
     if patience.failures == 0:
-        _log.warning("%s of %r: trying again after %r", action, target.resource, error.__cause__)
+        cause = error.__cause__
+        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
     return patience.pause(monotonic())
 
 

@@ -1,0 +1,246 @@
+"""Law 3 and law 5: no orphan leases, and deadlines that hold, when replies are lost, late or never come."""
+
+import threading
+import time
+
+import pytest
+import redis
+
+from fenced_locks import FencedLock, LeaseLost, OutcomeUnknown
+from tests.helpers import run_threads, wait_until
+
+SCRIPT = ("EVALSHA", "EVAL")
+
+
+@pytest.fixture
+def client(proxy, client_factory):
+    client = client_factory(proxy.url)
+    # Connected, with the scripts loaded: the faults are meant for what follows.
+    with FencedLock(client, "warm-up", timeout=10) as lock:
+        lock.extend(1)
+    return client
+
+
+def test_an_acquire_whose_reply_is_lost_knows_its_own_lease_and_mints_a_new_token(proxy, client, r):
+    proxy.drop_reply(SCRIPT)
+    lock = FencedLock(client, "order:1", timeout=10, blocking_timeout=2)
+    assert lock.acquire()
+    assert lock.owned()
+    assert int(r.get("fence:{order:1}")) == lock.fence_token
+    lock.release()
+    assert not r.exists("order:1")
+
+
+@pytest.mark.parametrize("after", [1, 4, 12])
+def test_an_acquire_whose_reply_is_cut_short_does_the_same(proxy, client, r, after):
+    proxy.cut_reply(SCRIPT, after=after)
+    lock = FencedLock(client, "order:1", timeout=10, blocking_timeout=2)
+    assert lock.acquire()
+    assert r.get("order:1") == lock.owner_id.encode()
+
+
+def test_several_lost_replies_in_a_row(proxy, client, r):
+    proxy.drop_reply(SCRIPT, times=4)
+    lock = FencedLock(client, "order:1", timeout=10, blocking_timeout=5)
+    assert lock.acquire()
+    assert r.get("order:1") == lock.owner_id.encode()
+
+
+def test_without_waiting_a_lost_reply_is_repaired_too(proxy, client, r):
+    proxy.drop_reply(SCRIPT)
+    lock = FencedLock(client, "order:1", timeout=10)
+    assert lock.acquire(blocking=False)
+    assert r.get("order:1") == lock.owner_id.encode()
+
+
+def test_two_leases_are_never_told_from_one_by_a_token_that_was_passed(proxy, client, r):
+    """The other copy of a task holds the lock under the same owner id while our first reply is lost."""
+    other = FencedLock(r, "order:1", timeout=10)
+    assert other.acquire(token="task-1")
+    proxy.drop_reply(SCRIPT)
+    assert FencedLock(client, "order:1", timeout=10, blocking_timeout=0.3).acquire(token="task-1") is False
+    assert other.owned()
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_token_that_was_passed_is_stored_whichever_reply_is_lost(proxy, client, r, which):
+    seen = iter(range(1, 10))
+    proxy.drop_reply(lambda command: command[0] in (b"EVALSHA", b"EVAL") and next(seen) == which)
+    lock = FencedLock(client, "order:1", timeout=10, blocking_timeout=2)
+    assert lock.acquire(token="task-1")
+    assert r.get("order:1") == b"task-1"
+
+
+def test_an_attempt_that_is_carried_out_after_its_time_is_undone_behind_itself(proxy, r, client_factory):
+    client = client_factory(proxy.url, socket_timeout=0.3)
+    with FencedLock(client, "warm-up", timeout=10):
+        pass
+    late = threading.Event()
+    proxy.delay_request(late, SCRIPT)
+    lock = FencedLock(client, "order:1", timeout=60, blocking_timeout=3)
+    assert lock.acquire()
+    lock.release()
+    token = int(r.get("fence:{order:1}"))
+    late.set()
+    wait_until(lambda: int(r.get("fence:{order:1}")) > token, 5)
+    wait_until(lambda: not r.exists("order:1"), 5)
+
+
+def test_the_undo_of_a_late_attempt_never_touches_the_lease_of_a_later_one(proxy, r, client_factory):
+    client = client_factory(proxy.url, socket_timeout=0.3)
+    with FencedLock(client, "warm-up", timeout=10):
+        pass
+    late = threading.Event()
+    proxy.delay_request(late, SCRIPT)
+    lock = FencedLock(client, "order:1", timeout=60, blocking_timeout=3)
+    assert lock.acquire()
+    proxy.forget()
+    late.set()
+    proxy.wait_for_request("EVAL", 5)
+    assert lock.owned()
+    lock.release()
+
+
+def test_an_acquire_that_gives_up_after_lost_replies_says_so_and_leaves_no_lease(proxy, client, r):
+    proxy.drop_reply("EVALSHA", times=1000)
+    lock = FencedLock(client, "order:1", timeout=60, blocking_timeout=0.4)
+    with pytest.raises(OutcomeUnknown, match="acquire of 'order:1' was sent and its reply was lost"):
+        lock.acquire()
+    assert lock.fence_token is None
+    assert not r.exists("order:1")
+
+
+def test_a_release_whose_reply_is_lost_has_released(proxy, client, r):
+    lock = FencedLock(client, "order:1", timeout=10)
+    lock.acquire()
+    proxy.drop_reply(SCRIPT)
+    lock.release()
+    assert not r.exists("order:1")
+    assert lock.fence_token is None
+
+
+def test_a_lease_found_gone_after_its_end_is_lost_even_then(proxy, client, r):
+    lock = FencedLock(client, "order:1", timeout=0.05)
+    lock.acquire()
+    wait_until(lambda: not r.exists("order:1"), 2)
+    proxy.drop_reply(SCRIPT)
+    with pytest.raises(LeaseLost):
+        lock.release()
+
+
+def test_a_release_that_failed_for_want_of_a_server_can_be_repeated(proxy, client, r):
+    lock = FencedLock(client, "order:1", timeout=60)
+    lock.acquire()
+    proxy.refuse()
+    proxy.disconnect()
+    with pytest.raises(redis.exceptions.ConnectionError):
+        lock.release()
+    assert lock.fence_token is not None
+    proxy.admit()
+    lock.release()
+    assert not r.exists("order:1")
+
+
+def test_a_release_whose_outcome_stays_unknown_can_be_repeated(proxy, client, r):
+    lock = FencedLock(client, "order:1", timeout=60)
+    lock.acquire()
+    cut = threading.Event()
+    cut.set()
+    proxy.drop_request(lambda command: cut.is_set(), times=1000)
+    with pytest.raises(OutcomeUnknown, match="release of 'order:1'"):
+        lock.release()
+    cut.clear()
+    assert lock.owned()
+    lock.release()
+    assert not r.exists("order:1")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_extend_whose_reply_is_lost_extends_once(proxy, client, r, replace):
+    lock = FencedLock(client, "order:1", timeout=10)
+    lock.acquire()
+    proxy.drop_reply(SCRIPT, times=2)
+    assert lock.extend(10, replace_ttl=replace)
+    longest = 10_000 if replace else 20_000
+    assert longest - 1_500 < r.pttl("order:1") <= longest
+
+
+def test_a_mute_server_ends_an_acquire_at_its_deadline(proxy, client):
+    proxy.mute()
+    started = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        FencedLock(client, "order:1", timeout=60, blocking_timeout=1).acquire()
+    assert time.monotonic() - started < 2.5
+
+
+def test_a_server_that_is_mute_from_the_first_connection_does_too(proxy, client_factory):
+    proxy.mute()
+    started = time.monotonic()
+    with pytest.raises(redis.exceptions.TimeoutError):
+        FencedLock(client_factory(proxy.url), "order:1", timeout=60, blocking_timeout=1).acquire()
+    assert time.monotonic() - started < 2.5
+
+
+def test_what_a_mute_server_took_is_undone_when_it_speaks_again(proxy, client, r):
+    proxy.mute()
+    with pytest.raises(OutcomeUnknown):
+        FencedLock(client, "order:1", timeout=None, blocking_timeout=0.5).acquire()
+    proxy.unmute()
+    wait_until(lambda: r.exists("fence:{order:1}") and not r.exists("order:1"), 5)
+
+
+def test_a_server_that_is_down_is_never_taken_for_a_busy_lock(own_server, client_factory):
+    server = own_server()
+    client = client_factory(server.url)
+    server.kill()
+    for options in ({"blocking_timeout": 0.2}, {"blocking": False}):
+        with pytest.raises(redis.exceptions.ConnectionError):
+            FencedLock(client, "order:1", timeout=10, **options).acquire()
+
+
+def test_a_server_that_is_back_before_the_deadline_is_waited_for(proxy, client):
+    proxy.refuse()
+    proxy.disconnect()
+
+    def back_again():
+        wait_until(lambda: proxy.refused)
+        proxy.admit()
+
+    lock = FencedLock(client, "order:1", timeout=10, blocking_timeout=5)
+    granted, _ = run_threads(lock.acquire, back_again)
+    assert granted
+
+
+def test_an_emptied_pool_keeps_nobody_from_releasing(redis_url, r):
+    for pool in (redis.ConnectionPool, redis.BlockingConnectionPool):
+        small = pool.from_url(redis_url, max_connections=1)
+        client = redis.Redis(connection_pool=small)
+        lock = FencedLock(client, "order:1", timeout=10)
+        lock.acquire()
+        with client.pubsub() as listener:
+            listener.subscribe("takes the only connection of the pool")
+            lock.release()
+        client.close()
+    assert not r.exists("order:1")
+
+
+def test_more_threads_than_connections_wait_for_one_until_their_deadline(redis_url, r):
+    client = redis.Redis(
+        connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=2, client_name="small")
+    )
+
+    def cycle(number):
+        with FencedLock(client, f"order:{number}", timeout=10, blocking_timeout=10) as lock:
+            return lock.fence_token
+
+    assert all(run_threads(*[lambda number=number: cycle(number) for number in range(10)]))
+    assert 1 <= len([entry for entry in r.client_list() if entry["name"] == "small"]) <= 2
+    client.close()
+
+
+def test_wrong_credentials_are_not_tried_again(own_server, client_factory):
+    server = own_server("--requirepass", "secret")
+    started = time.monotonic()
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        FencedLock(client_factory(f"redis://:wrong@127.0.0.1:{server.port}/0"), "order:1").acquire()
+    assert time.monotonic() - started < 2

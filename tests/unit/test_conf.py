@@ -1,0 +1,76 @@
+from datetime import timedelta
+
+import pytest
+from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+
+from fenced_locks.conf import conf
+
+
+def found(settings, **given):
+    settings.FENCED_LOCKS = given
+    return [message for message in run_checks(tags=["fenced_locks"]) if message.id.startswith("fenced_locks.")]
+
+
+def test_defaults(settings):
+    del settings.FENCED_LOCKS
+    assert conf.USING == "default"
+    assert conf.KEY_PREFIX == ""
+    assert (conf.TIMEOUT, conf.BLOCKING_TIMEOUT) == (30, 5)
+    assert conf.ISSUER == "clock"
+    assert conf.COUNTER_RETENTION == 7 * 24 * 3600
+
+
+def test_read_at_access_time(settings):
+    settings.FENCED_LOCKS = {"TIMEOUT": timedelta(minutes=1)}
+    assert conf.TIMEOUT == 60
+    settings.FENCED_LOCKS = {"TIMEOUT": None}
+    assert conf.TIMEOUT is None
+
+
+def test_an_unknown_key_is_an_error_with_a_suggestion(settings):
+    (error,) = found(settings, TIMEOUTS=3)
+    assert error.id == "fenced_locks.E001"
+    assert "unknown key 'TIMEOUTS'" in error.msg
+    assert error.hint == "Did you mean 'TIMEOUT'?"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("TIMEOUT", 0), ("TIMEOUT", "30"), ("BLOCKING_TIMEOUT", -1), ("KEY_PREFIX", None), ("KEY_PREFIX", b"x"),
+        ("COUNTER_RETENTION", None), ("COUNTER_RETENTION", 0), ("USING", ""), ("USING", 7),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_an_error_of_the_check_and_when_read(settings, key, value):
+    messages = found(settings, **{key: value})
+    assert "fenced_locks.E001" in [message.id for message in messages]
+    assert repr(value) in messages[0].msg or "empty" in messages[0].msg
+    with pytest.raises(ImproperlyConfigured, match=key):
+        getattr(conf, key)
+
+
+def test_a_setting_that_is_no_dict_is_an_error(settings):
+    settings.FENCED_LOCKS = ["TIMEOUT"]
+    ids = [message.id for message in run_checks(tags=["fenced_locks"])]
+    assert "fenced_locks.E001" in ids
+
+
+@pytest.mark.parametrize("spec", ["clok", "no.such.module", 7, "datetime.timedelta"])
+def test_an_issuer_that_is_none_is_an_error(settings, spec):
+    (error,) = found(settings, ISSUER=spec)
+    assert error.id == "fenced_locks.E003"
+
+
+def test_an_alias_that_is_missing_or_has_no_redis_client_is_an_error(settings):
+    (error,) = found(settings, USING="elsewhere")
+    assert error.id == "fenced_locks.E002"
+    assert "'elsewhere'" in error.msg
+    settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    (error,) = found(settings, USING="memory")
+    assert error.id == "fenced_locks.E002"
+    assert "LocMemCache has no Redis client" in error.msg
+
+
+def test_the_settings_of_the_tests_are_clean(settings):
+    assert found(settings) == []

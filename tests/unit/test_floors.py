@@ -1,0 +1,59 @@
+"""A module imports only from floors below its own, and the package root imports no models."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import fenced_locks
+
+PACKAGE = Path(fenced_locks.__file__).parent
+
+FLOORS = {
+    "exceptions": 0, "durations": 0, "globs": 0,
+    "conf": 1, "keys": 1, "scripts": 1,
+    "wire": 2, "connections": 2, "fields": 2, "querysets": 2.1, "models": 2.2,
+    "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers": 3.2,
+    "locks.core": 4, "locks.steps": 4.1, "locks.sync": 4.2, "locks": 4,
+    "shortcuts": 5, "templates": 5, "responses": 5,
+    "decorators": 6, "inspection": 6,
+    "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7, "management.commands.fence_status": 7.1,
+    "apps": 8, "": 9,
+}  # fmt: skip
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def inner_imports(name, path):
+    package = ["fenced_locks", *name.split(".")] if name else ["fenced_locks"]
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            for alias in node.names:
+                full = ".".join([*base, alias.name][1:])
+                yield full if full in FLOORS else ".".join(base[1:])
+
+
+def test_every_module_has_its_floor():
+    assert {name for name, _ in modules()} <= set(FLOORS)
+
+
+def test_imports_go_downwards_only():
+    upwards = [
+        (name, imported)
+        for name, path in modules()
+        for imported in inner_imports(name, path)
+        if FLOORS[imported] >= FLOORS[name]
+    ]
+    assert upwards == []
+
+
+def test_the_root_can_be_imported_before_the_settings_and_imports_no_models():
+    code = "import sys, fenced_locks; assert 'fenced_locks.models' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=PACKAGE.parent, env={"PATH": ""})
