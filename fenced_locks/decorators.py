@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -147,7 +147,7 @@ class _Call:
     def __init__(self, function: Callable[..., Any]) -> None:
         _refuse_late_bodies(function)
         self._function = function
-        self._full = inspect.signature(function)
+        self._full = _signature(function)
         parameters = self._full.parameters
         self._wants_token = "fence_token" in parameters
         self.signature = self._full.replace(parameters=[p for p in parameters.values() if p.name != "fence_token"])
@@ -188,6 +188,13 @@ class _Call:
         excepted = set(iter(wrapper._non_atomic_requests))
         wanted = [alias for alias in connections if connections.settings[alias]["ATOMIC_REQUESTS"]]
         return [alias for alias in wanted if alias not in excepted]
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if isinstance(function, partial):
+        # method_decorator hands over a partial that claims to wrap the unbound method, self included.
+        function = partial(function.func, *function.args, **function.keywords)
+    return inspect.signature(function)
 
 
 def _refuse_late_bodies(function: object) -> None:

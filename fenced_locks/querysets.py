@@ -40,7 +40,7 @@ class FencedQuerySet(models.QuerySet[M]):
             TypeError: ``token`` is not an int, or the queryset is sliced, combined or distinct on fields.
             ValueError: ``token`` is out of range, or ``fence_token`` is among the fields.
             NotImplementedError: The model is a multi-table child.
-            django.core.exceptions.FieldError: As ``update()``.
+            FieldDoesNotExist, FieldError: From ``django.core.exceptions``, as ``update()``.
         """
         token = checked_token(token)
         self._refuse_what_cannot_be_fenced(fields)
@@ -89,11 +89,12 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _may_lock(self) -> bool:
         # PostgreSQL refuses FOR UPDATE with these; MariaDB takes it, and needs it to see past its snapshot.
-        plain = not self.query.distinct and self.query.group_by is None
+        plain = not self.query.distinct and self.query.group_by is None and self._fields is None
         return plain or connections[self.db].vendor == "mysql"
 
     def _locking(self) -> Self:
-        mine = connections[self.db].features.has_select_for_update_of
+        # Django finds "self" among model rows only, not among those of values().
+        mine = connections[self.db].features.has_select_for_update_of and self._fields is None
         return cast("Self", self.select_for_update(of=("self",) if mine else ()))
 
 
@@ -101,7 +102,6 @@ def _keys(queryset: models.QuerySet[Any]) -> list[Any]:
     """Return the primary keys, each once: a join may repeat a row."""
     query = queryset.query
     if query.select_for_update_of:
-        # FOR UPDATE OF needs model rows to know whose they are.
         return list(dict.fromkeys(row.pk for row in queryset.select_related(None).only("pk")))
     return list(dict.fromkeys(queryset.values_list("pk", flat=True)))
 

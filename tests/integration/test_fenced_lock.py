@@ -108,9 +108,8 @@ def test_a_lease_that_ended_is_not_re_entered(r):
 
 
 def test_after_a_lost_lease_the_next_use_takes_a_new_one(r):
-    with pytest.raises(LeaseLost):
-        with fenced_lock("order:1"):
-            r.delete("order:1")
+    with pytest.raises(LeaseLost), fenced_lock("order:1"):
+        r.delete("order:1")
     with fenced_lock("order:1"):
         assert r.exists("order:1")
 

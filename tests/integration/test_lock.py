@@ -136,10 +136,9 @@ def test_a_key_of_another_type_is_busy_and_is_left_alone(r):
 
 
 def test_the_error_of_the_body_wins_over_the_one_of_the_exit(r, caplog):
-    with pytest.raises(ZeroDivisionError):
-        with FencedLock(r, "order:1", timeout=10):
-            r.delete("order:1")
-            _ = 1 / 0
+    with pytest.raises(ZeroDivisionError), FencedLock(r, "order:1", timeout=10):
+        r.delete("order:1")
+        _ = 1 / 0
     assert "release of 'order:1' failed" in caplog.text
 
 
@@ -272,8 +271,6 @@ def test_an_override_that_issues_no_token_is_an_error_and_leaves_no_lease(r):
     with pytest.raises(IssuerError, match="without a fence token"):
         Tokenless(r, "order:1", timeout=10).acquire()
     assert not r.exists("order:1")
-
-
 
 
 def test_a_released_lock_is_not_held(r):

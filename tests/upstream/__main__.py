@@ -27,7 +27,7 @@ def excepted(release: str) -> dict[str, str]:
     return {"test_blocking_timeout": _SLEEPS, "test_context_manager_blocking_timeout": _SLEEPS}
 
 
-CONFTEST = '''
+CONFTEST = """
 import os
 import pytest
 import redis
@@ -51,7 +51,7 @@ def r(request):
 @pytest.fixture(autouse=True)
 def lock_class(request, monkeypatch):
     monkeypatch.setattr(request.module, "Lock", fenced_locks.FencedLock)
-'''
+"""
 
 
 def main() -> int:
@@ -63,7 +63,18 @@ def main() -> int:
         for ini in tests.parent.glob("py*.toml"):
             ini.unlink()
         skip = " or ".join(excepted(release))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:django", "-p", "no:randomly", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:django",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [str(tests / "test_lock.py"), "-k", f"not ({skip})", "-W", "error", f"--rootdir={tests.parent}"]
         print(f"redis-py {release}: tests/test_lock.py with fenced_locks.FencedLock")
         for name, reason in excepted(release).items():

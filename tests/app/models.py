@@ -1,0 +1,82 @@
+"""Models to write under a fence: plain, related, inherited, with a manager of their own."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from fenced_locks.models import FencedModel, FencedQuerySet
+
+
+class Customer(models.Model):
+    """What orders are joined with."""
+
+    name = models.CharField(max_length=50)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Order(FencedModel):
+    """The row that everybody fights for."""
+
+    customer = models.ForeignKey(Customer, models.CASCADE, null=True, related_name="orders")
+    status = models.CharField(max_length=20, default="new")
+    amount = models.IntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"order {self.pk}"
+
+
+class Item(models.Model):
+    """The many side: a filter through it finds one order several times."""
+
+    order = models.ForeignKey(Order, models.CASCADE, related_name="items")
+    sku = models.CharField(max_length=20)
+
+    def __str__(self) -> str:
+        return self.sku
+
+
+class SpecialOrder(Order):
+    """A child with a table of its own."""
+
+    note = models.CharField(max_length=50, default="")
+
+
+class OrderProxy(Order):
+    """A child without a table of its own."""
+
+    class Meta:
+        proxy = True
+
+
+class ParcelQuerySet(FencedQuerySet["Parcel"]):
+    """Methods of a user beside ours."""
+
+    def open(self) -> ParcelQuerySet:
+        """Narrow to what has not arrived."""
+        return self.exclude(status="arrived")
+
+
+ParcelManager = models.Manager.from_queryset(ParcelQuerySet)
+
+
+class OpenParcelManager(ParcelManager):
+    """A manager that narrows what it starts from."""
+
+    def get_queryset(self) -> ParcelQuerySet:
+        """Leave out what has arrived."""
+        return super().get_queryset().open()
+
+
+class Parcel(FencedModel):
+    """A model whose managers are made in each of Django's ways."""
+
+    status = models.CharField(max_length=20, default="sent")
+
+    objects = ParcelManager()
+    as_manager = ParcelQuerySet.as_manager()
+    open_ones = OpenParcelManager()
+
+    def __str__(self) -> str:
+        return f"parcel {self.pk}"

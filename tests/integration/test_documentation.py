@@ -1,0 +1,118 @@
+"""The README and the docs do what they say, and say what the code has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+
+import fenced_locks
+from fenced_locks import checks, exceptions
+from fenced_locks.conf import Conf, conf
+from tests import docs_runner
+
+README = docs_runner.ROOT / "README.md"
+REFERENCE = docs_runner.PAGES / "reference"
+ALL_PAGES = [README, *sorted(docs_runner.PAGES.rglob("*.md"))]
+
+
+def prose(page: Path) -> list[str]:
+    """Return the lines of a page outside its code blocks, tables and comments."""
+    text = re.sub(r"^ *```.*?^ *```|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [line for line in text.splitlines() if not line.startswith("|")]
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_block_does_what_its_page_says(page: Path, tmp_path: Path, redis_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.docs_runner", str(page)],
+        cwd=tmp_path,
+        env=docs_runner.environment(tmp_path, redis_url),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```pycon\n>>> 1 + 1\n3\n```",
+        "```pycon\n>>> 1 / 0\n```",
+        "```python\nassert False\n```",
+        "```console\n$ echo 1\n2\n```",
+        "```console\n$ false\n```",
+        "```bash\ntrue\n```",
+        "```\nplain\n```",
+        "- in a list\n\n    ```console\n    $ false\n    ```",
+        "<!-- hidden\n```console\n$ false\n```\n-->",
+    ],
+)
+def test_a_block_that_fails_or_is_not_run_is_noticed(text: str, tmp_path: Path) -> None:
+    session = docs_runner.Session(tmp_path)
+    (block,) = docs_runner.blocks(README, text + "\n")
+    with pytest.raises((docs_runner.BlockFailed, AssertionError)):
+        session.run(block)
+
+
+def test_only_blocks_with_a_reason_are_left_out() -> None:
+    excused = [block for page in ALL_PAGES for block in docs_runner.blocks(page) if block.reason]
+    assert {block.language for block in excused} <= {"bash", "text"}, excused
+
+
+def test_no_fence_is_overlooked() -> None:
+    for page in ALL_PAGES:
+        fences = re.findall(r"^ *```", page.read_text(), flags=re.MULTILINE)
+        assert len(fences) == 2 * len(list(docs_runner.blocks(page))), page
+
+
+def test_readme_is_short_and_has_each_command_once_on_a_line() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) < 120
+    commands = [line for line in lines if line.startswith("python3 -m venv ")]
+    assert [command.rpartition("/")[2] for command in commands] == ["manage.py demo", "pytest"]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_one_sentence_per_line(page: Path) -> None:
+    assert [line for line in prose(page) if re.search(r"[a-z0-9)`*_]\. [A-Z`*_]", line)] == []
+
+
+def test_settings_table_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)` \| \w", (REFERENCE / "settings.md").read_text(), re.MULTILINE)
+    assert [key for key, _ in rows] == list(Conf.__annotations__)
+    for key, default in rows:
+        with override_settings(FENCED_LOCKS={}):
+            from_code = getattr(conf, key)
+        with override_settings(FENCED_LOCKS={key: eval(default, {"timedelta": timedelta})}):
+            assert getattr(conf, key) == from_code, key
+
+
+def test_each_system_check_has_a_heading() -> None:
+    in_code = set(re.findall(r"fenced_locks\.[EW]\d{3}", Path(checks.__file__).read_text()))
+    page = (REFERENCE / "checks.md").read_text()
+    assert re.findall(r"^### `(fenced_locks\.[EW]\d{3})`", page, re.MULTILINE) == sorted(in_code)
+
+
+def test_error_tree_has_every_error() -> None:
+    """The tree in the docstring is the page of the docs, too."""
+    shown = re.findall(r"── (\w+) +(?:\[([\w.]+)\])?", exceptions.__doc__ or "")
+    errors = [name for name in fenced_locks.__all__ if hasattr(exceptions, name)]
+    assert {name for name, _ in shown} == set(errors) - {"FencedLockError"}
+    for name, base in shown:
+        bases = {f"{cls.__module__}.{cls.__name__}" for cls in getattr(exceptions, name).__mro__}
+        assert not base or base in bases, name
+
+
+def test_reference_has_every_exported_name() -> None:
+    errors = {name for name in fenced_locks.__all__ if hasattr(exceptions, name)}
+    shown = re.findall(r"^::: fenced_locks\.(\w+)$", (REFERENCE / "api.md").read_text(), re.MULTILINE)
+    assert set(fenced_locks.__all__) - errors <= set(shown)

@@ -1,0 +1,67 @@
+"""
+Django's settings for the tests.
+
+Importing them starts nothing: the fixtures in `conftest.py` start the servers and fill in their addresses.
+A process that a test starts finds Redis and SQLite through `REDIS_URL` and `SQLITE_PATH`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import servers
+
+SECRET_KEY = "for tests only"
+USE_TZ = True
+ROOT_URLCONF = "tests.urls"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "fenced_locks",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+_REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+CACHES: dict[str, dict[str, Any]] = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": _REDIS},
+    "plain": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": _REDIS},
+}
+
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("SQLITE_PATH", ":memory:"),
+        # Nobody needs a test database to survive a power cut.
+        "OPTIONS": {"timeout": 20, "init_command": "PRAGMA synchronous=OFF"},
+        "TEST": {},
+    },
+}
+if servers.has_postgres():
+    # The address is filled in when the first test asks for it.
+    DATABASES["postgres"] = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "TEST": {}}
+
+MIGRATION_MODULES = {"app": None}
+FENCED_LOCKS: dict[str, Any] = {}
