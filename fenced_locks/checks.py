@@ -26,9 +26,7 @@ def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     try:
         get_client()
     except ImproperlyConfigured as error:
-        hint = (
-            "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
-        )
+        hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E002")]
     return []
 

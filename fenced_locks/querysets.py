@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import connections, models, transaction
+from django.db.models.query import ModelIterable
 from django.db.models.sql import Query
 
 from .fields import checked_token
@@ -89,13 +90,16 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _may_lock(self) -> bool:
         # PostgreSQL refuses FOR UPDATE with these; MariaDB takes it, and needs it to see past its snapshot.
-        plain = not self.query.distinct and self.query.group_by is None and self._fields is None
+        plain = not self.query.distinct and self.query.group_by is None and self._has_model_rows()
         return plain or connections[self.db].vendor == "mysql"
 
     def _locking(self) -> Self:
         # Django finds "self" among model rows only, not among those of values().
-        mine = connections[self.db].features.has_select_for_update_of and self._fields is None
-        return cast("Self", self.select_for_update(of=("self",) if mine else ()))
+        mine = connections[self.db].features.has_select_for_update_of and self._has_model_rows()
+        return self.select_for_update(of=("self",) if mine else ())
+
+    def _has_model_rows(self) -> bool:
+        return issubclass(self._iterable_class, ModelIterable)
 
 
 def _keys(queryset: models.QuerySet[Any]) -> list[Any]:

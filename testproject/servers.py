@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -277,6 +276,9 @@ def _unprivileged_account() -> dict[str, Any]:
     """Return the account to start PostgreSQL under: it refuses to run as root."""
     if os.geteuid() != 0:
         return {}
+    # Not on Windows, which has no such accounts.
+    import pwd
+
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             account = pwd.getpwnam(name)

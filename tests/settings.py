@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "fenced_locks",
+    "shop",
     "tests.app",
 ]
 MIDDLEWARE = [

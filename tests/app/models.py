@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 
 from fenced_locks.models import FencedModel, FencedQuerySet
@@ -61,12 +63,12 @@ class ParcelQuerySet(FencedQuerySet["Parcel"]):
 ParcelManager = models.Manager.from_queryset(ParcelQuerySet)
 
 
-class OpenParcelManager(ParcelManager):
+class OpenParcelManager(ParcelManager["Parcel"]):
     """A manager that narrows what it starts from."""
 
     def get_queryset(self) -> ParcelQuerySet:
         """Leave out what has arrived."""
-        return super().get_queryset().open()
+        return ParcelQuerySet(self.model, using=self._db).open()
 
 
 class Parcel(FencedModel):
@@ -74,7 +76,7 @@ class Parcel(FencedModel):
 
     status = models.CharField(max_length=20, default="sent")
 
-    objects = ParcelManager()
+    objects: ClassVar[ParcelManager[Parcel]] = ParcelManager()
     as_manager = ParcelQuerySet.as_manager()
     open_ones = OpenParcelManager()
 

@@ -223,7 +223,7 @@ def test_the_field_is_a_big_integer_of_no_form():
     field = Order._meta.get_field("fence_token")
     assert isinstance(field, models.BigIntegerField)
     assert (field.default, field.editable) == (0, False)
-    name, path, args, kwargs = field.deconstruct()
+    _, path, args, kwargs = field.deconstruct()
     assert (path, args, kwargs) == ("fenced_locks.fields.FenceTokenField", [], {})
     assert FenceTokenField(editable=True).deconstruct()[3] == {"editable": True}
     assert FencedModel._meta.abstract

@@ -17,7 +17,8 @@ FLOORS = {
     "locks.core": 4, "locks.steps": 4.1, "locks.sync": 4.2, "locks": 4,
     "shortcuts": 5, "templates": 5, "responses": 5,
     "decorators": 6, "inspection": 6,
-    "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7, "management.commands.fence_status": 7.1,
+    "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
+    "management.commands.fence_status": 7.1,
     "apps": 8, "": 9,
 }  # fmt: skip
 

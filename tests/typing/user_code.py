@@ -1,0 +1,57 @@
+"""What users write, checked by mypy strict with django-stubs; never run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import redis
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from fenced_locks import FencedLock, LockNotAcquired, StaleToken, fenced_lock, with_fenced_lock
+from fenced_locks.issuers import ClockIssuer
+from tests.app.models import Order, Parcel
+
+
+@with_fenced_lock("order:<id>", timeout=10)
+def confirm(request: HttpRequest, id: int) -> HttpResponse:
+    with fenced_lock(f"order:{id}") as lock:
+        token = lock.fence_token
+        assert token is not None
+        if not Order.objects.filter(pk=id).fenced_update(token, status="confirmed"):
+            raise StaleToken(token=token)
+    return HttpResponse("done")
+
+
+@with_fenced_lock("order:<id>", timeout=timedelta(seconds=5), blocking_timeout=None)
+def ship(id: int, *, fence_token: int) -> int:
+    return Order.objects.filter(pk=id).fenced_update(fence_token, status="shipped")
+
+
+changed: int = ship(7)
+
+
+@method_decorator(with_fenced_lock("order:<id>"), name="dispatch")
+class Confirm(View):
+    def post(self, request: HttpRequest, id: int) -> HttpResponse:
+        return HttpResponse("done")
+
+
+def plain(client: redis.Redis) -> int | None:
+    lock = FencedLock(client, "order:1", timeout=10, issuer=ClockIssuer(retention=timedelta(days=1)))
+    try:
+        with lock:
+            owner: str | None = lock.owner_id
+            token: int | None = lock.fence_token
+            lock.extend(10)
+            print(owner)
+            return token
+    except LockNotAcquired as busy:
+        remaining: float | None = busy.remaining
+        print(busy.resource, busy.owner_id, remaining)
+        return None
+
+
+def managers() -> int:
+    return Parcel.objects.fenced_update(5) + Parcel.as_manager.all().open().fenced_update(6)
