@@ -45,11 +45,11 @@ def plain(client: redis.Redis) -> int | None:
             owner: str | None = lock.owner_id
             token: int | None = lock.fence_token
             lock.extend(10)
-            print(owner)
+            assert owner
             return token
     except LockNotAcquired as busy:
         remaining: float | None = busy.remaining
-        print(busy.resource, busy.owner_id, remaining)
+        assert busy.resource or busy.owner_id or remaining
         return None
 
 
