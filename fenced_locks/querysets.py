@@ -71,7 +71,7 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _older_than(self, token: int) -> Self:
         """Return the rows that carry a smaller token: ``filter(fence_token__lt=token)``, at a fifth of its cost."""
-        fenced: Self = self._chain()
+        fenced = self.all()
         field = cast("FenceTokenField", self.model._meta.get_field("fence_token"))
         column = field.get_col(fenced.query.get_initial_alias())
         fenced.query.where.add(LessThan(column, token), AND)

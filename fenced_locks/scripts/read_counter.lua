@@ -11,11 +11,13 @@ local function read_counter(counter)
   if not stored then
     return 0
   end
-  if not string.match(stored, '^%d+$') or (#stored > 1 and string.sub(stored, 1, 1) == '0') then
-    return nil, 'is not a number: ' .. string.gsub(string.sub(stored, 1, 40), '[^%w%p ]', '?')
+  local last = tonumber(stored)
+  if last and last >= 0 and last < MAX_TOKEN and string.format('%.0f', last) == stored then
+    return last
   end
-  if #stored > 16 or tonumber(stored) >= MAX_TOKEN then
-    return nil, 'is beyond the range of exact numbers (2^53): ' .. string.sub(stored, 1, 40)
+  local shown = string.gsub(string.sub(stored, 1, 40), '[^%w%p ]', '?')
+  if string.match(stored, '^[1-9]%d*$') then
+    return nil, 'is beyond the range of exact numbers (2^53): ' .. shown
   end
-  return tonumber(stored)
+  return nil, 'is not a number: ' .. shown
 end
