@@ -19,6 +19,7 @@ from .exceptions import FencedLockError, LockNotAcquired, StaleToken
 from .responses import busy_response, stale_response
 from .shortcuts import FROM_SETTINGS, FromSettings, ReentrantLock, fenced_lock
 from .templates import ResourceTemplate
+from .transactions import open_transactions
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ def with_fenced_lock(
             name = template.bind(_by_name(arguments))
             lock = fenced_lock(name, using=using, timeout=timeout, blocking_timeout=blocking_timeout)
             request = _request_of(args, kwargs)
+            if request is not None:
+                _refuse_transaction_of_request(name)
             try:
                 lock.__enter__()
             except LockNotAcquired as busy:
@@ -127,6 +130,16 @@ def _leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
         if not quietly:
             raise
         _log.warning("the work under the lock is done, but its release failed: %s", error)
+
+
+def _refuse_transaction_of_request(resource: str) -> None:
+    """Say so where the mark did not reach Django: what the view reads may be older than its lease."""
+    for alias in open_transactions():
+        if connections.settings[alias]["ATOMIC_REQUESTS"]:
+            raise transaction.TransactionManagementError(
+                f"cannot lock {resource!r} inside the transaction that ATOMIC_REQUESTS opened on database {alias!r}: "
+                "decorate the view function or the dispatch method with with_fenced_lock"
+            )
 
 
 class _TransactionsAreOurs(set[str]):

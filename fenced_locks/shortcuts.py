@@ -9,12 +9,11 @@ import time
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from weakref import ReferenceType, ref
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from . import keys
 from .conf import conf
@@ -24,6 +23,7 @@ from .issuers import ClockIssuer, RedisIssuer, get_issuer
 from .locks import core, steps
 from .locks.core import Lease
 from .locks.sync import FencedLock
+from .transactions import after_transactions, open_transactions, refuse_manual_transaction
 
 
 class FromSettings:
@@ -85,8 +85,8 @@ def fenced_lock(
 
     Entering the block raises ``LockNotAcquired`` where the resource stays busy, ``LeaseLost`` where the lease that
     it would re-enter has ended, ``IssuerError``, ``OutcomeUnknown``, or redis-py's ``ConnectionError``; see
-    ``FencedLock.acquire``. Inside an open transaction it raises Django's ``TransactionManagementError``: the lease
-    would be given back before the work is committed.
+    ``FencedLock.acquire``. Left inside an open transaction, the lease is given back after the transaction has ended,
+    committed or not; with autocommit turned off by hand, Django's ``TransactionManagementError`` is raised.
     """
     if isinstance(timeout, FromSettings):
         timeout = conf.TIMEOUT
@@ -139,10 +139,11 @@ class ReentrantLock(FencedLock):
         """Take the lock, or enter the lease that this thread or task holds; see ``FencedLock.acquire``."""
         hold = self._hold()
         if hold is None:
-            refuse_open_transaction(self._target.resource)
+            refuse_manual_transaction(self._target.resource)
             if not super().acquire(*args, **kwargs):
                 return False
             hold = self._remember(self._held("acquire"))
+            self.local.entries = 0
         elif core.is_over(hold.lease, time.monotonic()):
             raise steps.lost(self._target, hold.lease, "re-enter", core.Busy())
         hold.entries += 1
@@ -151,19 +152,30 @@ class ReentrantLock(FencedLock):
         return True
 
     def release(self) -> None:
-        """Leave the lease; the outermost release gives it back. See ``FencedLock.release``."""
+        """
+        Leave the lease; the outermost release gives it back. See ``FencedLock.release``.
+
+        Inside open transactions it is given back after all of them have ended; until then it can be re-entered.
+        An error is logged then, not raised.
+        """
         lease = self._held("release")
         hold = self._hold()
         if hold is None or hold.lease is not lease:
             super().release()
+        elif aliases := open_transactions():
+            after_transactions(aliases, partial(self._leave, hold))
         else:
-            # Not to be re-entered any more even if the release fails; it can be repeated on this object.
-            hold.entries -= 1
-            if not hold.entries:
-                super().release()
-        self.local.entries = self._entries - 1
-        if self._entries <= 0:
+            self._leave(hold)
+        self.local.entries = max(0, self._entries - 1)
+        if not self._entries:
             self._keep(None)
+
+    def _leave(self, hold: _Hold) -> None:
+        # Not to be re-entered any more even if the release fails; it can be repeated on this object.
+        hold.entries -= 1
+        if not hold.entries:
+            self._keep(hold.lease)
+            super().release()
 
     @property
     def _entries(self) -> int:
@@ -191,37 +203,3 @@ def _current_task() -> asyncio.Task[Any] | None:
     with suppress(RuntimeError):
         return asyncio.current_task()
     return None
-
-
-def refuse_open_transaction(resource: str) -> None:
-    """
-    Refuse to lock inside a transaction that somebody will commit after the release.
-
-    The transactions that Django's own ``TestCase`` opens do not count.
-
-    Raises:
-        TransactionManagementError: A transaction is open.
-    """
-    for connection in connections.all(initialized_only=True):
-        if _is_in_transaction(connection):
-            hint = (
-                "ATOMIC_REQUESTS opened it: decorate the view function or the dispatch method with with_fenced_lock"
-                if connection.settings_dict["ATOMIC_REQUESTS"]
-                else "take the lock first, and open the transaction inside"
-            )
-            raise transaction.TransactionManagementError(
-                f"cannot lock {resource!r} inside the open transaction on database {connection.alias!r}: "
-                f"the lease would be given back before the work is committed; {hint}"
-            )
-
-
-def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    if not connection.in_atomic_block:
-        # Not get_autocommit(), which connects.
-        return connection.connection is not None and not connection.autocommit
-    try:
-        # Django lets a durable block stand inside a test case's transaction and inside no other; no query is sent.
-        with transaction.atomic(using=connection.alias, durable=True, savepoint=False):
-            return False
-    except RuntimeError:
-        return True

@@ -10,8 +10,6 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
-from django.db.transaction import TransactionManagementError
 
 from fenced_locks import FencedLock, LeaseLost, LockNotAcquired, NotHeld, fenced_lock
 from tests.helpers import run_threads
@@ -183,37 +181,3 @@ def test_a_forked_child_re_enters_nothing_and_leaves_the_parent_its_lease(r):
         assert os.read(reading, 100) == b"False True"
         assert lock.owned()
         lock.extend(1)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_inside_an_open_transaction_it_is_refused_and_nothing_is_taken(r):
-    with transaction.atomic():
-        with pytest.raises(TransactionManagementError, match=r"cannot lock 'order:1' inside .* take the lock first"):
-            fenced_lock("order:1").acquire()
-    assert r.keys("*") == []
-    with fenced_lock("order:1"), transaction.atomic():
-        pass
-
-
-@pytest.mark.django_db(transaction=True)
-def test_with_autocommit_turned_off_it_is_refused_too(r):
-    transaction.set_autocommit(False)
-    try:
-        with pytest.raises(TransactionManagementError):
-            fenced_lock("order:1").acquire()
-    finally:
-        transaction.set_autocommit(True)
-
-
-@pytest.mark.django_db
-def test_the_transaction_of_a_test_case_does_not_count_but_one_inside_it_does(r, django_assert_num_queries):
-    with django_assert_num_queries(0), fenced_lock("order:1"):
-        assert r.exists("order:1")
-    with transaction.atomic(), pytest.raises(TransactionManagementError):
-        fenced_lock("order:1").acquire()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_re_entering_inside_a_transaction_is_fine(r):
-    with fenced_lock("order:1") as outer, transaction.atomic(), fenced_lock("order:1") as inner:
-        assert inner.fence_token == outer.fence_token
