@@ -126,9 +126,22 @@ class FencedModel(models.Model):
 
     afenced_delete.alters_data = True  # type: ignore[attr-defined]
 
+    def save_base(
+        self,
+        raw: bool = False,
+        force_insert: Any = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Iterable[str] | None = None,
+    ) -> None:
+        """As Django's; a refusal leaves the transaction around it usable, since nothing was written."""
+        alias = using or router.db_for_write(type(self), instance=self)
+        with plain_saves.usable_after_refusal(type(self), alias):
+            super().save_base(raw, force_insert, force_update, alias, update_fields)
+
     def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         rows, values = plain_saves.fenced(self, base_qs, values)
-        result = super()._do_update(rows, using, pk_val, values, *args, **kwargs)  # type: ignore[misc]
+        result = super()._do_update(rows, using, pk_val, values, *args, **kwargs)
         if not result:
             plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
         return result

@@ -7,10 +7,12 @@ choose from and the values to write as ``(field, None, value)``. Further argumen
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import models
+from django.db import models, transaction
 
 from . import locked_writes
 from .exceptions import StaleToken
@@ -71,11 +73,31 @@ def raise_if_refused(instance: models.Model, rows: Any) -> None:
         )
 
 
+@contextmanager
+def usable_after_refusal(model: type[models.Model], using: str) -> Iterator[None]:
+    """Undo Django's mark that a transaction in which a save failed can only be rolled back."""
+    connection = transaction.get_connection(using)
+    if not connection.in_atomic_block:
+        yield
+    elif locked_writes.fence_owner(model)._meta.parents:
+        # The tables of its parents were written first.
+        with transaction.atomic(using=using):
+            yield
+    else:
+        before = connection.needs_rollback
+        try:
+            yield
+        except (StaleToken, ObjectDoesNotExist):
+            connection.needs_rollback = before
+            raise
+
+
 def refusal(instance: models.Model, rows: Any, token: int) -> StaleToken | ObjectDoesNotExist:
     """Return the error for a fenced write of one row that changed nothing."""
     current = _current_token(rows)
     if current is None:
-        return type(instance).DoesNotExist(f"{instance!r} has no row any more; nothing was written")
+        missing: ObjectDoesNotExist = cast("Any", type(instance)).DoesNotExist(f"{instance!r} has no row any more")
+        return missing
     return StaleToken(token=token, current=current)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import models, transaction
+from django.db import NotSupportedError, models, transaction
 from django.db.models.deletion import Collector
 
 from . import locked_writes
@@ -89,7 +89,8 @@ class FencedQuerySet(models.QuerySet[M]):
         self._for_write = True
         collector = Collector(using=self.db, origin=self)
         if locked_writes.is_single_statement(self) and collector.can_fast_delete(self):
-            deleted = locked_writes.admitting(self, token, repeatable=repeatable).order_by().delete()
+            admitted = locked_writes.admitting(self, token, repeatable=repeatable)
+            deleted: tuple[int, dict[str, int]] = admitted.order_by().delete()
         else:
             with transaction.atomic(using=self.db, savepoint=False):
                 keys = locked_writes.lock(self, token, repeatable=repeatable)
@@ -142,7 +143,8 @@ class FencedQuerySet(models.QuerySet[M]):
     def _refuse_what_cannot_be_fenced(self, fields: dict[str, Any]) -> None:
         if "fence_token" in fields:
             raise ValueError("fence_token cannot be among the fields: it is set to the token of the write")
-        self._not_support_combined_queries("fenced writes")
+        if self.query.combinator:
+            raise NotSupportedError("cannot write a queryset after union(), intersection() or difference()")
         if self.query.is_sliced:
             raise TypeError("cannot write a queryset once a slice has been taken")
         if self.query.distinct_fields:
@@ -162,8 +164,7 @@ class FencedQuerySet(models.QuerySet[M]):
         if not stale_write_rejected.has_listeners(self.model):
             return
         current = self.order_by().aggregate(newest=models.Max("fence_token"))["newest"]
+        reason = "repeated" if current == token else "stale"
         if current is None or current < token:
             reason = "missing"
-        else:
-            reason = "repeated" if current == token else "stale"
         stale_write_rejected.send_robust(self.model, token=token, current=current, reason=reason, using=self.db)

@@ -28,6 +28,7 @@ _RELEASE = load("release")
 _EXTEND = load("extend")
 _ADOPT = load("adopt")
 _OWNED = load("owned")
+_LOCKED = load("locked")
 
 
 class Request(NamedTuple):
@@ -93,11 +94,21 @@ class Call:
 
 
 def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[bool]:
-    """Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy."""
+    """
+    Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy.
+
+    Whatever goes wrong, what may have been taken is released again, if the server can be reached.
+    """
     chosen = owner != call.minted
-    lease = yield from _take(target, call, core.new_owner_id() if chosen else owner, timeout)
-    if lease is not None and chosen and not (yield from _adopt(target, lease, owner)):
-        return False
+    mine = core.new_owner_id() if chosen else owner
+    try:
+        lease = yield from _take(target, call, mine, timeout)
+        if lease is not None and chosen:
+            call.lost += [lease.owner, owner]
+            lease = yield from _adopt(target, call, lease, owner)
+    except BaseException:
+        yield from _give_up(target, call)
+        raise
     call.lease = lease
     return lease is not None
 
@@ -119,14 +130,12 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
         except (NotSent, ReplyLost) as error:
             if isinstance(error, ReplyLost):
                 call.lost.append(owner)
-            pause = _pause_after(error, patience, "acquire", target)
-            if pause is None:
-                yield from _give_up(target, call)
-                failure = _failure(error, "acquire", target, maybe_applied=bool(call.lost))
-                raise failure from failure.__cause__
-            yield Pause(pause)
+            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=bool(call.lost)))
         except ResponseError as error:
-            raise core.issuer_error(error, target.resource, target.counter.decode()) or error from None
+            raise core.issuer_error(error, target.resource, target.counter) or error from None
+        except BaseException:
+            call.lost.append(owner)
+            raise
         else:
             if not isinstance(reply, list):
                 return core.granted(reply, owner, started, timeout)
@@ -142,25 +151,39 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
 
 
 def _give_up(target: Target, call: Call) -> Steps[None]:
+    """Release what attempts of this call may have taken; once, since their own undo was sent behind them."""
     if call.lost:
         try:
             yield Request(_RELEASE, (target.lock,), call.lost, core.GRACE_SECONDS)
-        except (NotSent, ReplyLost, ResponseError) as error:
-            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__)
+        except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
+            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
 
-def _adopt(target: Target, lease: Lease, owner: bytes) -> Steps[bool]:
+def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
     """
-    Store the owner id that the caller chose; False if the lease ended meanwhile.
+    Store the owner id that the caller chose; None if the lease ended meanwhile.
 
     Taken under that id at once, a lease of another holder with the same id could not be told from our own.
     """
-    args = (lease.owner, owner)
-    reply, _ = yield from _repeat(target, "acquire", _ADOPT, lambda: args)
-    if isinstance(reply, list) or core.is_over(lease, monotonic()):
-        return False
+    patience = core.patience(monotonic(), call.deadline, target.reply_limit)
+    # maybe_applied: the server has a lease of ours, whatever becomes of this request.
+    repeated = b"1" if target.hides_retries else b"0"
+    while True:
+        try:
+            timeout = patience.reply_timeout(monotonic())
+            reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
+        except (NotSent, ReplyLost) as error:
+            repeated = b"1" if isinstance(error, ReplyLost) else repeated
+            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
+        else:
+            break
+    if isinstance(reply, list):
+        call.busy = core.refused(reply)
+        call.lost.clear()
+        return None
+    call.lost.clear()
     lease.owner = owner
-    return True
+    return lease
 
 
 def release(target: Target, lease: Lease) -> Steps[None]:
@@ -178,6 +201,7 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
 
     Every attempt asks for the same end: an addition would be made twice when a reply is lost.
     """
+    core.check_end(seconds, lease)
     started = monotonic()
     ends_at = started + seconds if from_now else (lease.ends_at or started) + seconds
     server_end = b"%d" % (lease.server_end_ms + to_ms(seconds))
@@ -191,6 +215,12 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
     if isinstance(reply, list):
         raise lost(target, lease, "extend", core.refused(reply))
     lease.ends_at, lease.server_end_ms = ends_at, reply
+
+
+def locked(target: Target) -> Steps[bool]:
+    """Return whether anybody holds the lock."""
+    reply, _ = yield from _repeat(target, "check", _LOCKED, tuple)
+    return bool(reply)
 
 
 def owned(target: Target, lease: Lease) -> Steps[bool]:
@@ -225,27 +255,19 @@ def _repeat(
             reply = yield Request(script, (target.lock,), args(), timeout)
         except (NotSent, ReplyLost) as error:
             maybe_applied = maybe_applied or isinstance(error, ReplyLost)
-            pause = _pause_after(error, patience, action, target)
-            if pause is None:
-                failure = _failure(error, action, target, maybe_applied=maybe_applied)
-                raise failure from failure.__cause__
-            yield Pause(pause)
+            yield Pause(_pause_or_fail(error, patience, action, target, maybe_applied=maybe_applied))
         else:
             return reply, maybe_applied
 
 
-def _pause_after(error: Exception, patience: Patience, action: str, target: Target) -> float | None:
-    if patience.failures == 0:
-        cause = error.__cause__
-        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
-    return patience.pause(monotonic())
-
-
-def _failure(error: Exception, action: str, target: Target, *, maybe_applied: bool) -> BaseException:
-    """Return what to raise when the time is over: redis-py's own error where nothing was sent."""
+def _pause_or_fail(error: Exception, patience: Patience, action: str, target: Target, *, maybe_applied: bool) -> float:
+    """Return how long to wait before the next attempt; raise if the time is over."""
     cause = error.__cause__ or error
-    if not maybe_applied:
-        return cause
-    unknown = core.outcome_unknown(action, target.resource, cause)
-    unknown.__cause__ = cause
-    return unknown
+    if patience.failures == 0:
+        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
+    pause = patience.pause(monotonic())
+    if pause is not None:
+        return pause
+    if maybe_applied:
+        raise core.outcome_unknown(action, target.resource, cause) from cause
+    raise core.unreachable(action, target.resource, cause) from cause
