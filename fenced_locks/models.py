@@ -6,10 +6,10 @@ from typing import Any
 
 from django.db import models
 
-from .fields import FenceTokenField
+from .fields import ExactCharField, FenceTokenField
 from .querysets import FencedQuerySet
 
-__all__ = ["FenceTokenField", "FencedModel", "FencedQuerySet"]
+__all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
 
 
 class FencedModel(models.Model):
@@ -31,3 +31,24 @@ class FencedModel(models.Model):
         # Django's private hook for the UPDATE of save(): an instance that was loaded earlier carries an old token.
         kept = [entry for entry in values if not isinstance(entry[0], FenceTokenField)]
         return super()._do_update(base_qs, using, pk_val, kept, *args, **kwargs)
+
+
+class FenceCounter(models.Model):
+    """
+    The last token of a resource, for the issuer ``database``: one row per lock name, made by the first grant.
+
+    Rows are never deleted: a counter that starts again hands out tokens that rows of the resource have seen.
+    """
+
+    # What every supported database can index.
+    MAX_LENGTH = 255
+
+    resource = ExactCharField(max_length=MAX_LENGTH, primary_key=True)
+    token = models.BigIntegerField()
+
+    class Meta:
+        # Without it, whoever has not installed the app could not import FencedModel.
+        app_label = "fenced_locks"
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {self.token}"

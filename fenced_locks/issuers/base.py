@@ -10,20 +10,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from datetime import datetime
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ..scripts import Script, load, source
 
 
 class Issuer(ABC):
     """
-    Whoever mints fence tokens.
+    Whoever mints fence tokens: a ``RedisIssuer`` or an ``ExternalIssuer``.
 
     Attributes:
         name: Short name, for settings, messages and ``fence_status``.
+        argument: The third argument of ``mint``.
     """
 
     name: ClassVar[str]
+
+    @property
+    def argument(self) -> bytes:
+        return b""
 
     def issued_at(self, token: int) -> datetime | None:
         """Return when ``token`` was issued, in UTC, or None where tokens do not tell."""
@@ -44,12 +49,40 @@ class RedisIssuer(Issuer):
     def mint(self) -> str:
         """The Lua text."""
 
-    @property
-    def argument(self) -> bytes:
-        """The third argument of ``mint``."""
-        return b""
-
     @cached_property
     def acquire_script(self) -> Script:
         """The script that takes the lock with a token of this issuer."""
         return load("acquire", source("read_counter"), self.mint)
+
+
+class ExternalIssuer(Issuer):
+    """
+    An issuer outside Redis.
+
+    The lock is taken first, then ``issue`` is called, and the lease is looked at again: a holder that slept between
+    the two, beyond the end of its lease, must not walk away with the greatest token. If ``issue`` raises, the lease
+    is given back.
+    """
+
+    @cached_property
+    def acquire_script(self) -> Script:
+        """The script that takes the lock without a token."""
+        return load("acquire", source("read_counter"), source("mint_elsewhere"))
+
+    @abstractmethod
+    def issue(self, resource: str) -> int:
+        """
+        Return the next token of a resource: positive, and greater than every one returned before, to anybody.
+
+        A token counts as returned from the moment somebody may have seen it: it must not be undone by a rollback.
+        May be called by many threads at once.
+
+        Args:
+            resource: Name of the lock.
+
+        Raises:
+            IssuerError: There is none; the message says why. Any other exception is wrapped in one.
+        """
+
+
+AnyIssuer: TypeAlias = RedisIssuer | ExternalIssuer

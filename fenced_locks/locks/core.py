@@ -33,10 +33,15 @@ class Lease:
 
 @dataclass(slots=True)
 class Busy:
-    """Who had the lock when it was last refused, and for how many seconds; None where that is not known."""
+    """
+    Who had the lock when it was last refused, and for how many seconds; None where that is not known.
+
+    ``expired`` if it was taken, and the lease ended before it was complete.
+    """
 
     owner_id: str | None = None
     remaining: float | None = None
+    expired: bool = False
 
 
 @dataclass(slots=True)
@@ -132,6 +137,14 @@ def is_over(lease: Lease, now: float) -> bool:
 
 def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
     """Return the error for a resource that is busy, saying who holds it and for how long."""
+    error = LockNotAcquired(f"{resource!r} {_state(busy)}; {waited}", resource)
+    error.owner_id, error.remaining = busy.owner_id, busy.remaining
+    return error
+
+
+def _state(busy: Busy) -> str:
+    if busy.expired:
+        return "was taken, but the lease ended before it was complete"
     if busy.owner_id is None:
         holder = "an unknown owner"
     elif is_this_process(busy.owner_id):
@@ -139,9 +152,7 @@ def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
     else:
         holder = busy.owner_id
     lease = "without end" if busy.remaining is None else f"with {busy.remaining:.3f} s left"
-    error = LockNotAcquired(f"{resource!r} is busy: held by {holder}, {lease}; {waited}", resource)
-    error.owner_id, error.remaining = busy.owner_id, busy.remaining
-    return error
+    return f"is busy: held by {holder}, {lease}"
 
 
 def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:
@@ -158,3 +169,10 @@ def issuer_error(error: ResponseError, resource: str, counter: str) -> IssuerErr
         return None
     reason = text.removeprefix("FENCE counter ")
     return IssuerError(f"no fence token for {resource!r}: its counter {counter!r} {reason}; no lease was left behind")
+
+
+def not_issued(resource: str, issuer: str, reason: str) -> IssuerError:
+    """Return the error for an issuer outside Redis that had no token."""
+    return IssuerError(
+        f"no fence token for {resource!r} from the issuer {issuer!r}: {reason}; no lease was left behind"
+    )

@@ -1,7 +1,7 @@
 """
-What a lock says to the server, as generators: each yields a ``Request`` or a ``Pause`` and is sent the reply, or is
-thrown ``NotSent``, ``ReplyLost`` or the script's error. Whoever drives them waits in its own way, with or without
-``await``; every decision stands here once.
+What a lock says to the server, as generators: each yields a ``Request``, a ``Pause`` or an ``Issue`` and is sent the
+reply or the token, or is thrown ``NotSent``, ``ReplyLost``, the script's error or whatever else came of it. Whoever
+drives them waits in its own way, with or without ``await``; every decision stands here once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from redis.exceptions import ResponseError
 
 from ..durations import to_ms
-from ..exceptions import LeaseLost
-from ..issuers import RedisIssuer
+from ..exceptions import IssuerError, LeaseLost
+from ..issuers import AnyIssuer, ExternalIssuer
 from ..scripts import Script, load
 from ..wire import NotSent, ReplyLost, Undo
 from . import core
@@ -46,8 +46,19 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Issue(NamedTuple):
+    """A token to be drawn outside Redis."""
+
+    issuer: ExternalIssuer
+    resource: str
+
+    def draw(self) -> int:
+        """Draw it."""
+        return self.issuer.issue(self.resource)
+
+
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Request | Pause, Any, T]
+Steps: TypeAlias = Generator[Request | Pause | Issue, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class Target:
     resource: str
     lock: bytes
     counter: bytes
-    issuer: RedisIssuer
+    issuer: AnyIssuer
     reply_limit: float | None
     hides_retries: bool
 
@@ -96,10 +107,35 @@ def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> 
     """Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy."""
     chosen = owner != call.minted
     lease = yield from _take(target, call, core.new_owner_id() if chosen else owner, timeout)
-    if lease is not None and chosen and not (yield from _adopt(target, lease, owner)):
-        return False
+    if lease is not None and (chosen or isinstance(target.issuer, ExternalIssuer)):
+        lease = yield from _complete(target, call, lease, owner if chosen else lease.owner)
     call.lease = lease
     return lease is not None
+
+
+def _complete(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
+    """Do what the script that took the lock could not; None if the lease ended meanwhile."""
+    try:
+        if isinstance(target.issuer, ExternalIssuer):
+            lease.fence_token = yield from _issue(target, target.issuer)
+        return (yield from _adopt(target, call, lease, owner))
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _give_up(target, [lease.owner])
+        raise
+
+
+def _issue(target: Target, issuer: ExternalIssuer) -> Steps[int]:
+    try:
+        token = yield Issue(issuer, target.resource)
+    except IssuerError:
+        raise
+    except Exception as error:
+        raise core.not_issued(target.resource, issuer.name, repr(error)) from error
+    if not isinstance(token, int) or isinstance(token, bool) or token < 1:
+        raise core.not_issued(target.resource, issuer.name, f"{token!r} is no token")
+    return token
 
 
 def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[Lease | None]:
@@ -121,7 +157,7 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
                 call.lost.append(owner)
             pause = _pause_after(error, patience, "acquire", target)
             if pause is None:
-                yield from _give_up(target, call)
+                yield from _give_up(target, call.lost)
                 failure = _failure(error, "acquire", target, maybe_applied=bool(call.lost))
                 raise failure from failure.__cause__
             yield Pause(pause)
@@ -141,26 +177,28 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
     return Request(target.issuer.acquire_script, (target.lock, target.counter), args, timeout, undo)
 
 
-def _give_up(target: Target, call: Call) -> Steps[None]:
-    if call.lost:
+def _give_up(target: Target, owners: Sequence[bytes]) -> Steps[None]:
+    if owners:
         try:
-            yield Request(_RELEASE, (target.lock,), call.lost, core.GRACE_SECONDS)
+            yield Request(_RELEASE, (target.lock,), owners, core.GRACE_SECONDS)
         except (NotSent, ReplyLost, ResponseError) as error:
-            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__)
+            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
 
-def _adopt(target: Target, lease: Lease, owner: bytes) -> Steps[bool]:
+def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
     """
-    Store the owner id that the caller chose; False if the lease ended meanwhile.
+    Store the owner id that the caller chose, or look whether the lease's own is still there; None if it is not.
 
-    Taken under that id at once, a lease of another holder with the same id could not be told from our own.
+    Taken under the chosen id at once, a lease of another holder with the same id could not be told from our own.
     """
     args = (lease.owner, owner)
     reply, _ = yield from _repeat(target, "acquire", _ADOPT, lambda: args)
     if isinstance(reply, list) or core.is_over(lease, monotonic()):
-        return False
+        call.busy = core.refused(reply) if isinstance(reply, list) else core.Busy()
+        call.busy.expired = True
+        return None
     lease.owner = owner
-    return True
+    return lease
 
 
 def release(target: Target, lease: Lease) -> Steps[None]:

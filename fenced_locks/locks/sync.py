@@ -7,14 +7,14 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from redis.exceptions import LockError, LockNotOwnedError, ResponseError
+from redis.exceptions import LockError, LockNotOwnedError
 from redis.lock import Lock
 
 from .. import keys
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
-from ..issuers import RedisIssuer, get_issuer
-from ..wire import NotSent, ReplyLost, Wire, wire_for
+from ..issuers import AnyIssuer, get_issuer
+from ..wire import Wire, wire_for
 from . import core, steps
 from .core import Lease
 
@@ -35,8 +35,8 @@ def run(wire: Wire, plan: steps.Steps[steps.T]) -> steps.T:
                 action = next(plan)
                 continue
             try:
-                reply = wire.call(*action)
-            except (NotSent, ReplyLost, ResponseError) as error:
+                reply = wire.call(*action) if isinstance(action, steps.Request) else action.draw()
+            except BaseException as error:  # noqa: BLE001 - what it means is for the steps to say
                 action = plan.throw(error)
             else:
                 action = plan.send(reply)
@@ -60,7 +60,7 @@ class FencedLock(Lock):
         blocking_timeout: How long it waits, in seconds; None for without end. The last try is at the deadline.
         thread_local: Whether each thread has its own lease.
         raise_on_release_error: Whether leaving the context manager raises where the lease was lost.
-        issuer: ``"clock"``, ``"counter"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
+        issuer: ``"clock"``, ``"counter"``, ``"database"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
 
     Raises:
         TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
@@ -87,7 +87,7 @@ class FencedLock(Lock):
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
-        issuer: str | RedisIssuer | type[RedisIssuer] = "clock",
+        issuer: str | AnyIssuer | type[AnyIssuer] = "clock",
     ) -> None:
         text = name if isinstance(name, str) else bytes(name).decode()
         counter = keys.counter_key(keys.check_name(text))
@@ -142,7 +142,7 @@ class FencedLock(Lock):
 
         Raises:
             TypeError, ValueError: A bad argument; nothing was sent.
-            IssuerError: The counter cannot be used; no lease was left behind.
+            IssuerError: No fence token could be issued; no lease was left behind.
             OutcomeUnknown: The last attempt was sent and its reply lost; what it took is undone if the server can
                 be reached, and ends with the lease otherwise.
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
