@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db import Error, OperationalError
+from django.db import OperationalError
 
+from .fields import MAX_TOKEN
 from .models import FenceCounter
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ _INSERT = "INSERT INTO {table} ({resource}, {token}) VALUES "
 # MySQL cannot return columns: there the number comes with the reply, as the id of the last insert.
 _NEXT = {
     "postgresql": "(%s, 1) ON CONFLICT ({resource}) DO UPDATE SET {token} = {table}.{token} + 1 RETURNING {token}",
-    "sqlite": "(%s, 1) ON CONFLICT ({resource}) DO UPDATE SET {token} = {token} + 1 RETURNING {token}",
+    # Without the condition the greatest number would turn into a floating point one.
+    "sqlite": "(%s, 1) ON CONFLICT ({resource}) DO UPDATE SET {token} = {token} + 1 "
+    f"WHERE {{token}} < {MAX_TOKEN} RETURNING {{token}}",
     "mariadb": "(%s, 1) ON DUPLICATE KEY UPDATE {token} = {token} + 1 RETURNING {token}",
     "mysql": "(%s, LAST_INSERT_ID(1)) ON DUPLICATE KEY UPDATE {token} = LAST_INSERT_ID({token} + 1)",
 }
@@ -46,18 +49,38 @@ def is_supported(speech: str) -> bool:
 
 
 def next_token(connection: BaseDatabaseWrapper, speech: str, resource: str) -> int:
-    """Add one to the counter of a resource and return it; 1 for a new one. ``speech`` is the dialect."""
+    """
+    Add one to the counter of a resource and return it; 1 for a new one.
+
+    Args:
+        connection: A connection on which the statement is committed at once.
+        speech: The dialect of its database.
+        resource: Name of the lock.
+
+    Raises:
+        django.db.Error: The database refuses.
+        OverflowError: The counter cannot be raised any more.
+    """
     statement = _statement(speech, _INSERT + _NEXT[speech])
     for _ in range(_ATTEMPTS):
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement, [resource])
-                return int(cast("Any", cursor).lastrowid if speech == "mysql" else cursor.fetchone()[0])
+                return _number(cursor, speech)
         except OperationalError as error:
             conflict = error
             if connection.in_atomic_block or not _CONFLICTS & _codes(error):
                 raise
     raise conflict
+
+
+def _number(cursor: Any, speech: str) -> int:
+    if speech == "mysql":
+        return int(cursor.lastrowid)
+    row = cursor.fetchone()
+    if row is None:
+        raise OverflowError("the counter has come to its end, 2**63 - 1")
+    return int(row[0])
 
 
 def read_tokens(using: str, resources: Sequence[str]) -> dict[str, int]:
@@ -76,7 +99,7 @@ def raise_tokens(connection: BaseDatabaseWrapper, tokens: Mapping[str, int]) -> 
         cursor.execute(_statement(speech, _INSERT) + rows + _statement(speech, _RAISE[speech]), values)
 
 
-def is_missing_table(error: Error) -> bool:
+def is_missing_table(error: Exception) -> bool:
     """Return whether a statement failed because the table of counters is not there."""
     return bool(_NO_TABLE & _codes(error)) or "no such table" in str(error)
 

@@ -50,7 +50,7 @@ class DatabaseIssuer(ExternalIssuer):
         try:
             with _outside_transactions(connection, resource) as own:
                 return counters.next_token(own, speech, resource)
-        except Error as error:
+        except (Error, OverflowError) as error:
             reason = _NO_TABLE if counters.is_missing_table(error) else str(error)
             raise _error(resource, connection, reason) from error
 

@@ -193,12 +193,13 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
     """
     args = (lease.owner, owner)
     reply, _ = yield from _repeat(target, "acquire", _ADOPT, lambda: args)
-    if isinstance(reply, list) or core.is_over(lease, monotonic()):
-        call.busy = core.refused(reply) if isinstance(reply, list) else core.Busy()
-        call.busy.expired = True
-        return None
-    lease.owner = owner
-    return lease
+    if not isinstance(reply, list) and not core.is_over(lease, monotonic()):
+        lease.owner = owner
+        return lease
+    call.busy = core.refused(reply) if isinstance(reply, list) else core.Busy()
+    call.busy.expired = True
+    yield from _give_up(target, [lease.owner])
+    return None
 
 
 def release(target: Target, lease: Lease) -> Steps[None]:
