@@ -10,7 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from server_process import ServerProcess, ServerUnavailable, in_package, others_reach, unprivileged_account
@@ -129,6 +129,9 @@ class ExternalDatabase:
 
     def stop(self) -> None:
         """Do nothing."""
+
+
+SqlServer: TypeAlias = PostgresServer | MariadbServer | ExternalDatabase
 
 
 def postgres_server() -> PostgresServer | ExternalDatabase:

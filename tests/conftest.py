@@ -18,10 +18,9 @@ from redis.utils import HIREDIS_AVAILABLE
 from tests.proxy import Proxy
 
 ClientFactory = Callable[..., redis.Redis]
-SqlServer = servers.PostgresServer | servers.MariadbServer | servers.ExternalDatabase
 
 # By database alias.
-SQL_SERVERS: dict[str, Callable[[], SqlServer]] = {
+SQL_SERVERS: dict[str, Callable[[], servers.SqlServer]] = {
     "postgres": servers.postgres_server,
     "mariadb": servers.mariadb_server,
 }
@@ -160,7 +159,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             _require(alias)
 
 
-def _require(alias: str) -> SqlServer:
+def _require(alias: str) -> servers.SqlServer:
     """Return the server; where there is none, skip, or fail on a CI machine."""
     server, reason = _start(alias)
     if server:
@@ -171,7 +170,7 @@ def _require(alias: str) -> SqlServer:
 
 
 @functools.cache
-def _start(alias: str) -> tuple[SqlServer | None, str]:
+def _start(alias: str) -> tuple[servers.SqlServer | None, str]:
     try:
         server = SQL_SERVERS[alias]()
     except servers.ServerUnavailable as error:
