@@ -23,6 +23,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """The cache alias must exist and have a Redis client (fenced_locks.E002); no server is asked."""
+    if any(conf.problems()):
+        return []
     try:
         get_client()
     except ImproperlyConfigured as error:
@@ -33,6 +35,8 @@ def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
 
 def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """The issuer must be one (fenced_locks.E003)."""
+    if any(conf.problems()):
+        return []
     try:
         configured_issuer()
     except ImproperlyConfigured as error:

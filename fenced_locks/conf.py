@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .durations import to_seconds, to_seconds_or_none
+from .keys import check_name
 
 
 def _text(key: str, value: object) -> str:
@@ -25,6 +26,11 @@ def _alias(key: str, value: object) -> str:
     return str(value)
 
 
+def _prefix(key: str, value: object) -> str:
+    check_name(_text(key, value) + "resource")
+    return str(value)
+
+
 def _wait(key: str, value: object) -> float | None:
     return to_seconds_or_none(key, value, zero=True)
 
@@ -36,7 +42,7 @@ def _as_is(key: str, value: object) -> object:
 # key: (default, check and cast)
 _KEYS: dict[str, tuple[object, Callable[[str, object], Any]]] = {
     "USING": ("default", _alias),
-    "KEY_PREFIX": ("", _text),
+    "KEY_PREFIX": ("", _prefix),
     "TIMEOUT": (30, to_seconds_or_none),
     "BLOCKING_TIMEOUT": (5, _wait),
     "ISSUER": ("clock", _as_is),

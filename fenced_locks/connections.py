@@ -35,6 +35,11 @@ def get_client(using: str | None = None) -> Redis:
         return cast("Redis", get_redis_connection(alias))
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {error}") from error
+    except ImproperlyConfigured:
+        raise
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {reason}") from error
     except NotImplementedError:
         kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
         raise ImproperlyConfigured(
@@ -45,10 +50,13 @@ def get_client(using: str | None = None) -> Redis:
 
 def server_of(client: Redis) -> tuple[object, ...]:
     """Return what tells one server and database from another: two aliases of one server are equal here."""
-    pool = getattr(client, "connection_pool", None)
+    pool: Any = getattr(client, "connection_pool", None)
     kwargs = getattr(pool, "connection_kwargs", None)
     if kwargs is None:
         return (id(client),)
-    master = getattr(pool, "service_name", None)
-    address = kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379))
-    return (master, address, kwargs.get("db") or 0)
+    database = kwargs.get("db") or 0
+    if hasattr(pool, "sentinel_manager"):
+        sentinels = [client.get_connection_kwargs() for client in pool.sentinel_manager.sentinels]
+        watchers = sorted(f"{sentinel.get('host')}:{sentinel.get('port')}" for sentinel in sentinels)
+        return (pool.service_name, *watchers, database)
+    return (kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379)), database)

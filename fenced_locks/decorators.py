@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -47,7 +47,8 @@ def with_fenced_lock(
     turns out to have lost when it is given back is logged: its work is done.
 
     Under ``ATOMIC_REQUESTS`` the transaction of a view is opened inside the lock and committed before the release.
-    Class-based views are decorated on ``dispatch``, by ``method_decorator``.
+    Class-based views are decorated on ``dispatch``, by ``method_decorator``. What a view returns to be sent or
+    rendered later, a streaming or a template response, is sent without the lock.
 
     Args:
         resource: The name, with placeholders.
@@ -74,10 +75,10 @@ def with_fenced_lock(
 
         @wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            arguments = call.bind(args, kwargs)
-            name = template.bind(_by_name(arguments))
+            arguments = call.arguments(args, kwargs)
+            name = template.bind(arguments)
             lock = fenced_lock(name, using=using, timeout=timeout, blocking_timeout=blocking_timeout)
-            request = _request_of(args, kwargs)
+            request = call.request(arguments)
             if request is not None:
                 _refuse_transaction_of_request(name)
             try:
@@ -88,10 +89,11 @@ def with_fenced_lock(
                 if request is None:
                     raise
                 return busy_response(request, busy)
+            run = partial(call.run, args, kwargs, lock)
             if request is None:
                 with _leaving(lock):
-                    return call.run(arguments, lock)
-            return _run_view(call, arguments, lock, request, call.databases(wrapper))
+                    return run()
+            return _run_view(run, lock, request, call.databases(wrapper))
 
         call.mark(wrapper)
         return wrapper
@@ -99,16 +101,14 @@ def with_fenced_lock(
     return decorate
 
 
-def _run_view(
-    call: _Call, arguments: inspect.BoundArguments, lock: ReentrantLock, request: Any, databases: list[str]
-) -> Any:
+def _run_view(run: Callable[[], Any], lock: ReentrantLock, request: Any, databases: list[str]) -> Any:
     outer = {name: getattr(request, name) for name in ("fence_token", "fenced_lock") if hasattr(request, name)}
     request.fence_token, request.fenced_lock = lock.fence_token, lock
     try:
         with _leaving(lock, quietly=True), ExitStack() as transactions:
             for alias in databases:
                 transactions.enter_context(transaction.atomic(using=alias))
-            return call.run(arguments, lock)
+            return run()
     except StaleToken as stale:
         return stale_response(request, stale)
     finally:
@@ -160,30 +160,48 @@ class _Call:
     def __init__(self, function: Callable[..., Any]) -> None:
         _refuse_late_bodies(function)
         self._function = function
-        self._full = _signature(function)
-        parameters = self._full.parameters
-        self._wants_token = "fence_token" in parameters
-        self.signature = self._full.replace(parameters=[p for p in parameters.values() if p.name != "fence_token"])
+        full = _signature(function)
+        names = list(full.parameters)
+        self._token_at = names.index("fence_token") if "fence_token" in names else None
+        self._token_kind = full.parameters["fence_token"].kind if self._token_at is not None else None
+        self.signature = full.replace(parameters=[p for p in full.parameters.values() if p.name != "fence_token"])
+        # A wrapper may take or give other arguments than what it wraps.
+        self._own = inspect.signature(function, follow_wrapped=False) if hasattr(function, "__wrapped__") else None
         # Only the innermost of several locks opens the transactions; the attributes are copied by functools.wraps.
         self._is_innermost = not isinstance(getattr(function, "_non_atomic_requests", None), _TransactionsAreOurs)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        """Return the arguments of a call, defaults included; raises ``TypeError`` as the call itself would."""
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return bound
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, defaults included; raises ``TypeError`` as the call itself would."""
+        if self._token_at is not None and "fence_token" in kwargs:
+            raise TypeError("fence_token is filled in by with_fenced_lock and cannot be passed")
+        if self._own is None:
+            return _by_name(self.signature.bind(*args, **kwargs))
+        try:
+            return _by_name(self.signature.bind_partial(*args, **kwargs))
+        except TypeError:
+            return _by_name(self._own.bind(*args, **kwargs))
 
-    def run(self, arguments: inspect.BoundArguments, lock: ReentrantLock) -> Any:
-        """Call the function, with the token where it has a parameter for it."""
-        if self._wants_token:
-            given = {**arguments.arguments, "fence_token": lock.fence_token}
-            ordered = {name: given[name] for name in self._full.parameters if name in given}
-            arguments = inspect.BoundArguments(self._full, ordered)
-        result = self._function(*arguments.args, **arguments.kwargs)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            raise TypeError(f"{self._function!r} returned an awaitable: it would run after the lease is given back")
+    def request(self, arguments: dict[str, Any]) -> Any:
+        """Return the request if this is a view: its first argument, after self; one of REST framework's too."""
+        for name in list(arguments)[:2]:
+            value = arguments[name]
+            if isinstance(value, HttpRequest) or isinstance(getattr(value, "_request", None), HttpRequest):
+                return value
+            if name != "self":
+                break
+        return None
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: ReentrantLock) -> Any:
+        """Call the function as it was called, with the token where it has a parameter for it."""
+        at = self._token_at
+        if at is not None:
+            by_position = self._token_kind is inspect.Parameter.POSITIONAL_ONLY or at < len(args)
+            if by_position and self._token_kind is not inspect.Parameter.KEYWORD_ONLY:
+                args = (*args[:at], lock.fence_token, *args[at:])
+            else:
+                kwargs = {**kwargs, "fence_token": lock.fence_token}
+        result = self._function(*args, **kwargs)
+        _refuse_late_result(self._function, result)
         return result
 
     def mark(self, wrapper: Any) -> None:
@@ -191,7 +209,7 @@ class _Call:
         if self._is_innermost:
             marked = getattr(self._function, "_non_atomic_requests", ())
             wrapper._non_atomic_requests = _TransactionsAreOurs(marked)
-        if self._wants_token:
+        if self._token_at is not None:
             wrapper.__signature__ = self.signature
 
     def databases(self, wrapper: Any) -> list[str]:
@@ -204,32 +222,37 @@ class _Call:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    if isinstance(function, partial):
+    found: Any = inspect.unwrap(function, stop=lambda f: isinstance(f, partial) or hasattr(f, "__signature__"))
+    if isinstance(found, partial):
         # method_decorator hands over a partial that claims to wrap the unbound method, self included.
-        function = partial(function.func, *function.args, **function.keywords)
-    return inspect.signature(function)
+        found = partial(found.func, *found.args, **found.keywords)
+    return inspect.signature(found)
 
 
 def _refuse_late_bodies(function: object) -> None:
-    if not callable(function):
-        raise TypeError(f"with_fenced_lock decorates functions and views, not {function!r}")
+    if not callable(function) or isinstance(function, (staticmethod, classmethod)):
+        hint = "; put it below staticmethod and classmethod" if callable(function) else ""
+        raise TypeError(f"with_fenced_lock decorates functions and views, not {function!r}{hint}")
     if iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"with_fenced_lock cannot decorate async functions yet: {function!r}")
     if inspect.isgeneratorfunction(function):
         raise TypeError(f"the body of a generator runs after its call returned, without the lock: {function!r}")
 
 
+def _refuse_late_result(function: object, result: object) -> None:
+    if inspect.iscoroutine(result):
+        result.close()
+    # ContextDecorator: what contextlib.contextmanager makes of a generator.
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or isinstance(result, ContextDecorator):
+        kind = type(result).__name__
+        raise TypeError(f"{function!r} returned a {kind}, which would run after the lease is given back")
+
+
 def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    bound.apply_defaults()
     by_name = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            by_name |= by_name.pop(parameter.name)
+            for name, value in by_name.pop(parameter.name, {}).items():
+                by_name.setdefault(name, value)
     return by_name
-
-
-def _request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest | None:
-    # A method that is decorated directly has self before the request.
-    for candidate in (*args[:2], kwargs.get("request")):
-        if isinstance(candidate, HttpRequest):
-            return candidate
-    return None

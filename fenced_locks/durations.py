@@ -26,18 +26,24 @@ def to_seconds(argument: str, value: object, *, zero: bool = False) -> float:
         TypeError: Not a number (booleans are not) and not a ``timedelta``.
         ValueError: Negative, not finite, too large, or 0 where that is not allowed.
     """
-    if type(value) is float or type(value) is int:
-        seconds = float(value)
-    elif isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, Real) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        raise TypeError(f"{argument} must be seconds (int or float) or a timedelta, not {value!r}")
+    seconds = _cast(argument, value)
     if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero) or seconds > _MAX_SECONDS:
         bounds = "0 or more" if zero else "greater than 0"
         raise ValueError(f"{argument} must be {bounds} and finite, in seconds; got {value!r}")
     return seconds
+
+
+def _cast(argument: str, value: object) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{argument} must be seconds (int or float) or a timedelta, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def to_seconds_or_none(argument: str, value: object, *, zero: bool = False) -> float | None:

@@ -80,7 +80,14 @@ class LeaseLost(_LockErrorMixin, LockNotOwnedError):
 
 
 class OutcomeUnknown(FencedLockError, RedisConnectionError):
-    """A request was sent and its reply never came: the server may or may not have carried it out."""
+    """
+    A request was sent and its reply never came: the server may or may not have carried it out.
+
+    Attributes:
+        resource: Name of the lock, where it is known.
+    """
+
+    resource: str | None = None
 
 
 class StaleToken(FencedLockError):
@@ -114,4 +121,11 @@ def _stale_message(token: int | None, current: int | None, resource: str | None)
 
 
 class IssuerError(FencedLockError):
-    """No fence token could be issued; no lease was left behind."""
+    """
+    No fence token could be issued; no lease was left behind.
+
+    Attributes:
+        resource: Name of the lock, where it is known.
+    """
+
+    resource: str | None = None

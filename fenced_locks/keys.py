@@ -27,6 +27,23 @@ def lock_key(prefix: str, resource: str) -> str:
     return check_name(prefix + resource)
 
 
+def name_and_key(name: object, encoding: str) -> tuple[str, bytes]:
+    """
+    Return the name of a lock as text, for messages and companion keys, and as the key that redis-py would send.
+
+    Raises:
+        TypeError: Neither a string nor bytes.
+        ValueError: Text that the client would not encode as UTF-8.
+    """
+    if isinstance(name, bytes):
+        return name.decode(errors="surrogateescape"), name
+    if not isinstance(name, str):
+        raise TypeError(f"name of the lock must be a string or bytes, not {name!r}")
+    if not name.isascii() and encoding.lower().replace("-", "") != "utf8":
+        raise ValueError(f"name of the lock must be ASCII or bytes with a client that encodes as {encoding}: {name!r}")
+    return name, name.encode()
+
+
 def check_name(name: str) -> str:
     """
     Return ``name`` if a lock may have it.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from django.db import models
+from asgiref.sync import sync_to_async
+from django.db import models, router
 
-from .fields import ExactCharField, FenceTokenField
+from . import plain_saves
+from .fields import ExactCharField, FenceTokenField, checked_token
 from .querysets import FencedQuerySet
 
 __all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
@@ -16,8 +19,13 @@ class FencedModel(models.Model):
     """
     Abstract base of models whose rows are written under a lock.
 
-    ``fence_token`` is the newest token that a row was written under, 0 before the first. ``fenced_update()`` on the
-    queryset refuses smaller ones; a plain ``save()`` leaves the column of an existing row alone.
+    ``fence_token`` is the newest token that a row was written under, 0 before the first. Fenced writes refuse
+    smaller ones. A plain ``save()`` leaves the column of an existing row alone, and raises ``StaleToken`` if a fenced
+    write has moved the row on since the instance was loaded; an inner class turns that off::
+
+        class Order(FencedModel):
+            class Fence:
+                check_saves = False
     """
 
     fence_token = FenceTokenField()
@@ -27,10 +35,116 @@ class FencedModel(models.Model):
     class Meta:
         abstract = True
 
+    def fenced_save(
+        self,
+        token: int,
+        /,
+        *,
+        update_fields: Iterable[str] | None = None,
+        using: str | None = None,
+        repeatable: bool = False,
+    ) -> None:
+        """
+        Save this instance if its row carries a smaller token, and give the row this one; or insert a new row with it.
+
+        Signals, ``auto_now`` and the like work as in ``save()``. ``fence_token`` of the instance is set on success
+        only.
+
+        Args:
+            token: The fence token of the lease.
+            update_fields: As for ``save()``.
+            using: Database alias.
+            repeatable: Admit a row that carries this very token.
+
+        Raises:
+            TypeError, ValueError: ``token`` is none.
+            StaleToken: The row carries a newer token, or this one; the error tells both.
+            DoesNotExist: The model's own: there is no such row any more.
+        """
+        fence = plain_saves.Fence(checked_token(token), repeatable)
+        before = self.__dict__.get("fence_token")
+        new = self._state.adding
+        plain_saves.begin(self, fence)
+        try:
+            if new:
+                self.fence_token = fence.token
+            self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
+            self.fence_token = fence.token
+        except BaseException:
+            if new and before is not None:
+                self.fence_token = before
+            raise
+        finally:
+            plain_saves.end(self)
+
+    fenced_save.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_save(
+        self,
+        token: int,
+        /,
+        *,
+        update_fields: Iterable[str] | None = None,
+        using: str | None = None,
+        repeatable: bool = False,
+    ) -> None:
+        """The same as ``fenced_save``, in a thread."""
+        save = sync_to_async(self.fenced_save)
+        await save(token, update_fields=update_fields, using=using, repeatable=repeatable)
+
+    afenced_save.alters_data = True  # type: ignore[attr-defined]
+
+    def fenced_delete(
+        self, token: int, /, *, using: str | None = None, repeatable: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        """
+        Delete the row of this instance if it carries a smaller token; see ``FencedQuerySet.fenced_delete``.
+
+        Raises:
+            TypeError, ValueError: ``token`` is none, or the instance was never saved.
+            StaleToken: The row carries a newer token, or this one.
+            DoesNotExist: The model's own: there is no such row any more.
+        """
+        token = checked_token(token)
+        if self.pk is None:
+            raise ValueError(f"{self!r} cannot be deleted: it has no primary key")
+        alias = using or router.db_for_write(type(self), instance=self)
+        rows: FencedQuerySet[Any] = FencedQuerySet(type(self), using=alias).filter(pk=self.pk)
+        deleted = rows.fenced_delete(token, repeatable=repeatable)
+        if not deleted[0]:
+            raise plain_saves.refusal(self, rows, token)
+        self.pk = None
+        return deleted
+
+    fenced_delete.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_delete(
+        self, token: int, /, *, using: str | None = None, repeatable: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        """The same as ``fenced_delete``, in a thread."""
+        return await sync_to_async(self.fenced_delete)(token, using=using, repeatable=repeatable)
+
+    afenced_delete.alters_data = True  # type: ignore[attr-defined]
+
+    def save_base(
+        self,
+        raw: bool = False,
+        force_insert: Any = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Iterable[str] | None = None,
+    ) -> None:
+        """As Django's; a refusal leaves the transaction around it usable, since nothing was written."""
+        alias = using or router.db_for_write(type(self), instance=self)
+        with plain_saves.usable_after_refusal(type(self), alias):
+            super().save_base(raw, force_insert, force_update, alias, update_fields)
+
     def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-        # Django's private hook for the UPDATE of save(): an instance that was loaded earlier carries an old token.
-        kept = [entry for entry in values if not isinstance(entry[0], FenceTokenField)]
-        return super()._do_update(base_qs, using, pk_val, kept, *args, **kwargs)
+        rows, values = plain_saves.fenced(self, base_qs, values)
+        result = super()._do_update(rows, using, pk_val, values, *args, **kwargs)
+        if not result:
+            plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
+        return result
 
 
 class FenceCounter(models.Model):

@@ -19,8 +19,9 @@ from . import keys
 from .conf import conf
 from .connections import get_client, server_of
 from .durations import Duration
+from .exceptions import LeaseLost
 from .issuers import AnyIssuer, ClockIssuer, get_issuer
-from .locks import core, steps
+from .locks import core
 from .locks.core import Lease
 from .locks.sync import FencedLock
 from .transactions import after_transactions, open_transactions, refuse_manual_transaction
@@ -43,12 +44,13 @@ def configured_issuer() -> AnyIssuer:
     Raises:
         ImproperlyConfigured: ``FENCED_LOCKS["ISSUER"]`` names none.
     """
-    if conf.ISSUER == "clock":
-        return ClockIssuer(retention=conf.COUNTER_RETENTION)
     try:
-        return get_issuer(conf.ISSUER)
+        issuer = get_issuer(conf.ISSUER)
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"FENCED_LOCKS['ISSUER']: {error}") from error
+    if type(issuer) is ClockIssuer and issuer is not conf.ISSUER:
+        return ClockIssuer(retention=conf.COUNTER_RETENTION)
+    return issuer
 
 
 def fenced_lock(
@@ -137,18 +139,18 @@ class ReentrantLock(FencedLock):
 
     def acquire(self, *args: Any, **kwargs: Any) -> bool:
         """Take the lock, or enter the lease that this thread or task holds; see ``FencedLock.acquire``."""
-        hold = self._hold()
+        hold = self._hold_of_context()
         if hold is None:
             refuse_manual_transaction(self._target.resource)
             if not super().acquire(*args, **kwargs):
                 return False
             hold = self._remember(self._held("acquire"))
-            self.local.entries = 0
         elif core.is_over(hold.lease, time.monotonic()):
-            raise steps.lost(self._target, hold.lease, "re-enter", core.Busy())
+            raise self._ended(hold.lease)
+        if self._hold is not hold:
+            self._enter(hold)
         hold.entries += 1
-        self.local.entries = self._entries + 1
-        self._keep(hold.lease)
+        self.local.entries += 1
         return True
 
     def release(self) -> None:
@@ -158,35 +160,64 @@ class ReentrantLock(FencedLock):
         Inside open transactions it is given back after all of them have ended; until then it can be re-entered.
         An error is logged then, not raised.
         """
-        lease = self._held("release")
-        hold = self._hold()
-        if hold is None or hold.lease is not lease:
+        self._held("release")
+        hold = self._hold
+        if hold is None:
             super().release()
-        elif aliases := open_transactions():
+            return
+        if aliases := open_transactions():
             after_transactions(aliases, partial(self._leave, hold))
+        elif hold.entries > 1:
+            hold.entries -= 1
         else:
             self._leave(hold)
-        self.local.entries = max(0, self._entries - 1)
-        if not self._entries:
+            return
+        self.local.entries -= 1
+        if not self.local.entries:
             self._keep(None)
 
     def _leave(self, hold: _Hold) -> None:
+        """Take one entry from the lease; the last one gives it back."""
+        if hold.entries > 1:
+            hold.entries -= 1
+            return
         # Not to be re-entered any more even if the release fails; it can be repeated on this object.
-        hold.entries -= 1
-        if not hold.entries:
-            self._keep(hold.lease)
-            super().release()
+        hold.entries = 0
+        if self._hold is not hold:
+            self._enter(hold)
+        super().release()
+
+    def _enter(self, hold: _Hold) -> None:
+        self._keep(hold.lease)
+        self.local.hold = hold
+
+    def _keep(self, lease: Lease | None) -> None:
+        super()._keep(lease)
+        self.local.hold, self.local.entries = None, 0
 
     @property
-    def _entries(self) -> int:
-        entries: int = getattr(self.local, "entries", 0)
-        return entries
+    def _hold(self) -> _Hold | None:
+        hold: _Hold | None = getattr(self.local, "hold", None)
+        return hold
+
+    def _length(self, lease: Lease) -> float | None:
+        # The lease may come from another object, with another timeout.
+        return lease.timeout
+
+    def _ended(self, lease: Lease) -> LeaseLost:
+        owner, resource = lease.owner.decode(errors="backslashreplace"), self._target.resource
+        error = LeaseLost(
+            f"cannot re-enter the lease of {resource!r} (owner {owner}, fence token {lease.fence_token}): it has ended",
+            resource,
+        )
+        error.fence_token, error.owner_id = lease.fence_token, owner
+        return error
 
     @property
     def _key(self) -> tuple[object, ...]:
         return (*server_of(self.redis), self._target.lock)
 
-    def _hold(self) -> _Hold | None:
+    def _hold_of_context(self) -> _Hold | None:
         hold = (_holds.get() or {}).get(self._key)
         return hold if hold is not None and hold.entries and hold.is_ours() else None
 

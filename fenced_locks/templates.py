@@ -15,7 +15,7 @@ class ResourceTemplate:
     The name of a resource, with placeholders for arguments of the decorated callable.
 
     ``<id>`` is the argument ``id``, passed by position or by name; ``<request.user.pk>`` reaches attributes. Calls,
-    indexes and names with a leading underscore are not reached.
+    indexes and names with a leading underscore are not reached. Braces in a value are percent-encoded.
 
     Raises:
         TypeError: Not a string.
@@ -72,7 +72,8 @@ class ResourceTemplate:
             raise ValueError(f"resource {self.text!r}: the call has no {name!r}") from error
         if value is None or callable(value) or _has_no_text(value):
             raise ValueError(f"resource {self.text!r}: {name!r} is {value!r}, which does not name one resource")
-        text = str(value)
+        # Braces are Redis's hash tags in the name of a lock, and a value has no say in them.
+        text = str(value).replace("{", "%7B").replace("}", "%7D")
         if not text:
             raise ValueError(f"resource {self.text!r}: {name!r} is empty")
         return text

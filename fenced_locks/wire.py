@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
@@ -90,7 +90,11 @@ def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> b
 
 
 class Lines:
-    """The connections for the scripts of one pool; used by any number of threads, empty after a fork."""
+    """
+    The connections for the scripts of one pool; used by any number of threads, empty after a fork.
+
+    They are closed with the pool object, not by the client's ``close()``.
+    """
 
     hides_retries = False
 
@@ -98,30 +102,37 @@ class Lines:
         self._make = pool.connection_class
         self._kwargs = pool.connection_kwargs
         self._limit = int(pool.max_connections)
-        self._reset()
+        self.reset()
+        _all_lines.add(self)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """Forget every connection; a forked child must not touch those of its parent."""
         self._idle: deque[Any] = deque()
         self._open = 0
         self._waiting = 0
         self._returned = threading.Condition()
-        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        # Sockets that nobody closed are warned about; those of a parent process are not shut down by this.
+        for connection in getattr(self, "_idle", ()):
+            connection.disconnect()
 
     def call(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
     ) -> Any:
         ends = time.monotonic() + timeout
-        if self._pid != os.getpid():
-            self._reset()
-        connection = self._borrow(ends)
+        connection = None
         try:
+            # Inside the try: an exception from a signal handler must not lose the connection's slot.
+            connection = self._borrow(ends)
             _ready(connection, ends)
             command = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
             reply = _exchange(connection, command, ends, undo)
             if isinstance(reply, NoScriptError):
                 reply = _exchange(connection, pack_eval(script, keys, args), ends, undo)
         finally:
-            self._give_back(connection)
+            if connection is not None:
+                self._give_back(connection)
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -184,6 +195,10 @@ def _connect(connection: Any, seconds: float) -> None:
     connection.socket_connect_timeout = _shorter(seconds, usual[1])
     try:
         connection.connect()
+    except BaseException:
+        # Half made, it might not have selected its database yet.
+        connection.disconnect()
+        raise
     finally:
         connection.socket_timeout, connection.socket_connect_timeout = usual
 
@@ -194,18 +209,27 @@ def _shorter(seconds: float, other: float | None) -> float:
 
 def _exchange(connection: Any, command: bytes, ends: float, undo: Undo | None) -> Any:
     try:
-        # The socket itself, since redis-py 5.2 has no time-out per read.
+        # The socket itself: redis-py 5.2 has no time-out per read, and its send closes the socket on every exception,
+        # when the undo still has to follow.
         connection._sock.settimeout(max(0.001, ends - time.monotonic()))
-        connection.send_packed_command([command], check_health=False)
+        connection._sock.sendall(command)
         return connection.read_response(disable_decoding=True, disconnect_on_error=False)
     except (ResponseError, *_REFUSED_FOR_GOOD) as error:
         return error
     except _UNREACHABLE as error:
         _abandon(connection, undo)
-        raise ReplyLost from error
+        raise ReplyLost from _named(error)
     except BaseException:
         _abandon(connection, undo)
         raise
+
+
+def _named(error: Exception) -> Exception:
+    """Return the error by redis-py's name for it."""
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError)):
+        return error
+    kind = RedisTimeoutError if isinstance(error, TimeoutError) else RedisConnectionError
+    return kind(f"{type(error).__name__}: {error}")
 
 
 def _abandon(connection: Any, undo: Undo | None) -> None:
@@ -245,17 +269,23 @@ class ClientWire:
         return self._client.execute_command(command.decode(), script, len(keys), *keys, *args, NEVER_DECODE=True)
 
 
-_lines: WeakKeyDictionary[Any, Lines] = WeakKeyDictionary()
-_lines_lock = threading.Lock()
+_all_lines: WeakSet[Lines] = WeakSet()
+
+
+def _reset_after_fork() -> None:
+    for lines in _all_lines:
+        lines.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def wire_for(client: Redis) -> Wire:
     """Return how scripts of this client reach its server; one set of connections per pool."""
-    pool = getattr(client, "connection_pool", None)
+    pool: Any = getattr(client, "connection_pool", None)
     if not hasattr(pool, "connection_class"):
         return ClientWire(client)
-    lines = _lines.get(pool)
-    if lines is None:
-        with _lines_lock:
-            lines = _lines.setdefault(pool, Lines(pool))
-    return lines
+    # Kept on the pool, to be collected with it: its arguments may refer to the pool itself.
+    lines: Lines | None = vars(pool).get("_fenced_locks_lines")
+    return lines or vars(pool).setdefault("_fenced_locks_lines", Lines(pool))

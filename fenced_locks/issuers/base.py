@@ -39,9 +39,10 @@ class RedisIssuer(Issuer):
     """
     An issuer inside Redis: it mints in the same Lua call that takes the lock.
 
-    A subclass supplies ``mint``, the text of a local Lua function ``mint(counter, lease_ms, argument)`` that
+    A subclass supplies ``mint``, the text of a local Lua function ``mint(counter, now_us, lease_ms, argument)`` that
     returns the token as a string of digits, or nil and the reason why there is none, in which case it has written
-    nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use.
+    nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use; ``now_us`` is the server's time in
+    microseconds, ``lease_ms`` the lease in milliseconds (0 without end), ``argument`` the property below.
     """
 
     @property

@@ -7,9 +7,11 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ..durations import Duration, to_ms, to_seconds_or_none
+from ..durations import to_ms
 from ..exceptions import IssuerError, LockNotAcquired, OutcomeUnknown
 
 # How long an operation without a deadline of its own goes on trying to reach the server, in seconds.
@@ -18,17 +20,25 @@ RETRY_SECONDS = 3.0
 GRACE_SECONDS = 0.5
 _PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
 
-_HOST = socket.gethostname()
-
 
 @dataclass(slots=True)
 class Lease:
-    """One grant. ``ends_at`` is local monotonic time, counted from before the request; None for without end."""
+    """
+    One grant.
+
+    Attributes:
+        owner: The owner id.
+        fence_token: The token.
+        timeout: Its length in seconds as it was asked for; None for without end.
+        ends_at: Its end in local monotonic time, counted from before the request; None for without end.
+        server_end_ms: Its end by the server's clock, in milliseconds.
+    """
 
     owner: bytes
-    fence_token: int
-    ends_at: float | None
-    server_end_ms: int
+    fence_token: int = 0
+    timeout: float | None = None
+    ends_at: float | None = None
+    server_end_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -52,12 +62,11 @@ class Patience:
     Attributes:
         deadline: Monotonic time at which it must be over.
         reply_limit: Longest wait for one reply in seconds, the client's ``socket_timeout``; None for without.
-        maybe_applied: Whether an attempt was sent whose reply was lost.
+        failures: How many attempts have failed.
     """
 
     deadline: float
     reply_limit: float | None
-    maybe_applied: bool = False
     failures: int = 0
 
     def reply_timeout(self, now: float) -> float:
@@ -98,13 +107,28 @@ class Waiting:
 
 
 def new_owner_id() -> bytes:
-    """Return an owner id, ``host:pid:random``; 96 random bits, never used before."""
-    return f"{_HOST}:{os.getpid()}:{os.urandom(12).hex()}".encode()
+    """Return an owner id, ``host:pid:random``, never used before; 32 random bits of the process and 64 of its own."""
+    return f"{_process.prefix}{os.urandom(8).hex()}".encode()
 
 
 def is_this_process(owner_id: str | None) -> bool:
-    """Return whether an owner id was made by this process."""
-    return owner_id is not None and owner_id.startswith(f"{_HOST}:{os.getpid()}:")
+    """Return whether an owner id was made by this process; the same pid on a like-named host is another one."""
+    return owner_id is not None and owner_id.startswith(_process.prefix)
+
+
+class _Process:
+    prefix: str
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.prefix = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.renew)
 
 
 def lease_ms(timeout: float | None) -> int:
@@ -112,15 +136,11 @@ def lease_ms(timeout: float | None) -> int:
     return 0 if timeout is None else to_ms(timeout)
 
 
-def checked_lease(value: Duration | None) -> float | None:
-    """Return the argument ``timeout`` in seconds; None for a lease without end."""
-    return to_seconds_or_none("timeout", value)
-
-
 def granted(reply: bytes, owner: bytes, started: float, timeout: float | None) -> Lease:
     """Return the lease that a granting reply of the acquire script describes."""
     token, _, end_ms = reply.partition(b" ")
-    return Lease(owner, int(token), None if timeout is None else started + timeout, int(end_ms))
+    ends_at = None if timeout is None else started + timeout
+    return Lease(owner, int(token), timeout, ends_at, int(end_ms))
 
 
 def refused(reply: list[Any]) -> Busy:
@@ -128,6 +148,12 @@ def refused(reply: list[Any]) -> Busy:
     remaining_ms = int(reply[0])
     owner = bytes(reply[1]).decode("utf-8", "backslashreplace")
     return Busy(owner or None, remaining_ms / 1000 if remaining_ms >= 0 else None)
+
+
+def check_end(seconds: float, lease: Lease) -> None:
+    """Refuse an end that Redis could not keep as an exact number."""
+    if lease.server_end_ms + to_ms(seconds) > 2**53:
+        raise ValueError(f"additional_time is too long: the lease would end in {seconds:.0f} s from its present end")
 
 
 def is_over(lease: Lease, now: float) -> bool:
@@ -157,22 +183,35 @@ def _state(busy: Busy) -> str:
 
 def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:
     """Return the error for an operation whose last reply was lost."""
-    return OutcomeUnknown(
+    unknown = OutcomeUnknown(
         f"{action} of {resource!r} was sent and its reply was lost ({cause}): it may or may not have happened"
     )
+    unknown.resource = resource
+    return unknown
 
 
-def issuer_error(error: ResponseError, resource: str, counter: str) -> IssuerError | None:
+def unreachable(action: str, resource: str, cause: BaseException) -> Exception:
+    """Return redis-py's error for a server that cannot be reached, saying what was not sent."""
+    kind = RedisTimeoutError if isinstance(cause, RedisTimeoutError) else RedisConnectionError
+    return kind(f"{action} of {resource!r} was not sent: {cause}")
+
+
+def issuer_error(error: ResponseError, resource: str, counter: bytes) -> IssuerError | None:
     """Return the error for a script that refused to mint, or None if it failed for another reason."""
     text = str(error)
     if not text.startswith("FENCE counter "):
         return None
     reason = text.removeprefix("FENCE counter ")
-    return IssuerError(f"no fence token for {resource!r}: its counter {counter!r} {reason}; no lease was left behind")
+    key = counter.decode(errors="backslashreplace")
+    return _no_token(resource, f"its counter {key!r} {reason}")
 
 
-def not_issued(resource: str, issuer: str, reason: str) -> IssuerError:
+def not_issued(resource: str, issuer: str, what: str) -> IssuerError:
     """Return the error for an issuer outside Redis that had no token."""
-    return IssuerError(
-        f"no fence token for {resource!r} from the issuer {issuer!r}: {reason}; no lease was left behind"
-    )
+    return _no_token(resource, f"the issuer {issuer!r} {what}")
+
+
+def _no_token(resource: str, reason: str) -> IssuerError:
+    refused = IssuerError(f"no fence token for {resource!r}: {reason}; no lease was left behind")
+    refused.resource = resource
+    return refused

@@ -28,6 +28,7 @@ _RELEASE = load("release")
 _EXTEND = load("extend")
 _ADOPT = load("adopt")
 _OWNED = load("owned")
+_LOCKED = load("locked")
 
 
 class Request(NamedTuple):
@@ -51,10 +52,6 @@ class Issue(NamedTuple):
 
     issuer: ExternalIssuer
     resource: str
-
-    def draw(self) -> int:
-        """Draw it."""
-        return self.issuer.issue(self.resource)
 
 
 T = TypeVar("T")
@@ -104,37 +101,44 @@ class Call:
 
 
 def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[bool]:
-    """Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy."""
+    """
+    Try once to take the lock under this owner id, and keep the lease in ``call``; False if it is busy.
+
+    Whatever goes wrong, what may have been taken is released again, if the server can be reached.
+    """
     chosen = owner != call.minted
-    lease = yield from _take(target, call, core.new_owner_id() if chosen else owner, timeout)
-    if lease is not None and (chosen or isinstance(target.issuer, ExternalIssuer)):
-        lease = yield from _complete(target, call, lease, owner if chosen else lease.owner)
+    mine = core.new_owner_id() if chosen else owner
+    try:
+        lease = yield from _take(target, call, mine, timeout)
+        if lease is not None and (chosen or isinstance(target.issuer, ExternalIssuer)):
+            lease = yield from _complete(target, call, lease, owner if chosen else lease.owner)
+    except BaseException:
+        yield from _give_up(target, call)
+        raise
     call.lease = lease
     return lease is not None
 
 
 def _complete(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
     """Do what the script that took the lock could not; None if the lease ended meanwhile."""
-    try:
-        if isinstance(target.issuer, ExternalIssuer):
-            lease.fence_token = yield from _issue(target, target.issuer)
-        return (yield from _adopt(target, call, lease, owner))
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield from _give_up(target, [lease.owner])
-        raise
+    call.lost.append(lease.owner)
+    if isinstance(target.issuer, ExternalIssuer):
+        lease.fence_token = yield from _issue(target, target.issuer)
+    if owner != lease.owner:
+        call.lost.append(owner)
+    return (yield from _adopt(target, call, lease, owner))
 
 
 def _issue(target: Target, issuer: ExternalIssuer) -> Steps[int]:
     try:
         token = yield Issue(issuer, target.resource)
-    except IssuerError:
+    except IssuerError as error:
+        error.resource = error.resource or target.resource
         raise
     except Exception as error:
-        raise core.not_issued(target.resource, issuer.name, repr(error)) from error
+        raise core.not_issued(target.resource, issuer.name, f"failed: {type(error).__name__}: {error}") from error
     if not isinstance(token, int) or isinstance(token, bool) or token < 1:
-        raise core.not_issued(target.resource, issuer.name, f"{token!r} is no token")
+        raise core.not_issued(target.resource, issuer.name, f"returned {token!r}, which is no token")
     return token
 
 
@@ -155,14 +159,12 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
         except (NotSent, ReplyLost) as error:
             if isinstance(error, ReplyLost):
                 call.lost.append(owner)
-            pause = _pause_after(error, patience, "acquire", target)
-            if pause is None:
-                yield from _give_up(target, call.lost)
-                failure = _failure(error, "acquire", target, maybe_applied=bool(call.lost))
-                raise failure from failure.__cause__
-            yield Pause(pause)
+            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=bool(call.lost)))
         except ResponseError as error:
-            raise core.issuer_error(error, target.resource, target.counter.decode()) or error from None
+            raise core.issuer_error(error, target.resource, target.counter) or error from None
+        except BaseException:
+            call.lost.append(owner)
+            raise
         else:
             if not isinstance(reply, list):
                 return core.granted(reply, owner, started, timeout)
@@ -177,28 +179,44 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
     return Request(target.issuer.acquire_script, (target.lock, target.counter), args, timeout, undo)
 
 
-def _give_up(target: Target, owners: Sequence[bytes]) -> Steps[None]:
-    if owners:
+def _give_up(target: Target, call: Call) -> Steps[None]:
+    """Release what attempts of this call may have taken; once, since their own undo was sent behind them."""
+    if call.lost:
         try:
-            yield Request(_RELEASE, (target.lock,), owners, core.GRACE_SECONDS)
-        except (NotSent, ReplyLost, ResponseError) as error:
+            yield Request(_RELEASE, (target.lock,), call.lost, core.GRACE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
             _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
 
 def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
     """
-    Store the owner id that the caller chose, or look whether the lease's own is still there; None if it is not.
+    Store the owner id that the caller chose, or only look whether the lease is still there; None if it is not.
 
     Taken under the chosen id at once, a lease of another holder with the same id could not be told from our own.
     """
-    args = (lease.owner, owner)
-    reply, _ = yield from _repeat(target, "acquire", _ADOPT, lambda: args)
-    if not isinstance(reply, list) and not core.is_over(lease, monotonic()):
+    patience = core.patience(monotonic(), call.deadline, target.reply_limit)
+    # maybe_applied: the server has a lease of ours, whatever becomes of this request.
+    repeated = b"1" if target.hides_retries else b"0"
+    while True:
+        try:
+            timeout = patience.reply_timeout(monotonic())
+            reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
+        except (NotSent, ReplyLost) as error:
+            repeated = b"1" if isinstance(error, ReplyLost) else repeated
+            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
+        else:
+            break
+    if isinstance(reply, list):
+        call.busy = core.refused(reply)
+    elif not core.is_over(lease, monotonic()):
+        call.lost.clear()
         lease.owner = owner
         return lease
-    call.busy = core.refused(reply) if isinstance(reply, list) else core.Busy()
+    else:
+        call.busy = core.Busy()
+        yield from _give_up(target, call)
     call.busy.expired = True
-    yield from _give_up(target, [lease.owner])
+    call.lost.clear()
     return None
 
 
@@ -217,6 +235,7 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
 
     Every attempt asks for the same end: an addition would be made twice when a reply is lost.
     """
+    core.check_end(seconds, lease)
     started = monotonic()
     ends_at = started + seconds if from_now else (lease.ends_at or started) + seconds
     server_end = b"%d" % (lease.server_end_ms + to_ms(seconds))
@@ -230,6 +249,12 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
     if isinstance(reply, list):
         raise lost(target, lease, "extend", core.refused(reply))
     lease.ends_at, lease.server_end_ms = ends_at, reply
+
+
+def locked(target: Target) -> Steps[bool]:
+    """Return whether anybody holds the lock."""
+    reply, _ = yield from _repeat(target, "check", _LOCKED, tuple)
+    return bool(reply)
 
 
 def owned(target: Target, lease: Lease) -> Steps[bool]:
@@ -264,27 +289,19 @@ def _repeat(
             reply = yield Request(script, (target.lock,), args(), timeout)
         except (NotSent, ReplyLost) as error:
             maybe_applied = maybe_applied or isinstance(error, ReplyLost)
-            pause = _pause_after(error, patience, action, target)
-            if pause is None:
-                failure = _failure(error, action, target, maybe_applied=maybe_applied)
-                raise failure from failure.__cause__
-            yield Pause(pause)
+            yield Pause(_pause_or_fail(error, patience, action, target, maybe_applied=maybe_applied))
         else:
             return reply, maybe_applied
 
 
-def _pause_after(error: Exception, patience: Patience, action: str, target: Target) -> float | None:
-    if patience.failures == 0:
-        cause = error.__cause__
-        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
-    return patience.pause(monotonic())
-
-
-def _failure(error: Exception, action: str, target: Target, *, maybe_applied: bool) -> BaseException:
-    """Return what to raise when the time is over: redis-py's own error where nothing was sent."""
+def _pause_or_fail(error: Exception, patience: Patience, action: str, target: Target, *, maybe_applied: bool) -> float:
+    """Return how long to wait before the next attempt; raise if the time is over."""
     cause = error.__cause__ or error
-    if not maybe_applied:
-        return cause
-    unknown = core.outcome_unknown(action, target.resource, cause)
-    unknown.__cause__ = cause
-    return unknown
+    if patience.failures == 0:
+        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
+    pause = patience.pause(monotonic())
+    if pause is not None:
+        return pause
+    if maybe_applied:
+        raise core.outcome_unknown(action, target.resource, cause) from cause
+    raise core.unreachable(action, target.resource, cause) from cause

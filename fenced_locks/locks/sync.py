@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -14,8 +15,9 @@ from .. import keys
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
 from ..issuers import AnyIssuer, get_issuer
-from ..wire import Wire, wire_for
+from ..wire import wire_for
 from . import core, steps
+from .blocking import run
 from .core import Lease
 
 if TYPE_CHECKING:
@@ -23,25 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
-
-
-def run(wire: Wire, plan: steps.Steps[steps.T]) -> steps.T:
-    """Drive the steps of one operation, blocking, and return their result."""
-    try:
-        action = next(plan)
-        while True:
-            if isinstance(action, steps.Pause):
-                time.sleep(action.seconds)
-                action = next(plan)
-                continue
-            try:
-                reply = wire.call(*action) if isinstance(action, steps.Request) else action.draw()
-            except BaseException as error:  # noqa: BLE001 - what it means is for the steps to say
-                action = plan.throw(error)
-            else:
-                action = plan.send(reply)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 class FencedLock(Lock):
@@ -53,7 +36,7 @@ class FencedLock(Lock):
 
     Args:
         redis: A redis-py client; decoded or raw replies, RESP2 or RESP3, with or without hiredis.
-        name: Name of the lock, and its key.
+        name: Name of the lock, and its key; a string, or bytes.
         timeout: Length of a lease in seconds (or a ``timedelta``), at least a millisecond; None for without end.
         sleep: Seconds between two tries while the lock is busy.
         blocking: Whether ``acquire`` waits.
@@ -89,7 +72,7 @@ class FencedLock(Lock):
         *,
         issuer: str | AnyIssuer | type[AnyIssuer] = "clock",
     ) -> None:
-        text = name if isinstance(name, str) else bytes(name).decode()
+        text, key = keys.name_and_key(name, redis.get_connection_kwargs().get("encoding", "utf-8"))
         counter = keys.counter_key(keys.check_name(text))
         chosen = get_issuer(issuer)
         super().__init__(
@@ -103,9 +86,13 @@ class FencedLock(Lock):
         )
         # Not an argument of redis-py 5.2.
         self.raise_on_release_error = raise_on_release_error
+        # What a thread is doing is its own affair, even where the lease is everybody's.
+        self._calls = threading.local()
         self._wire = wire_for(redis)
         limit = redis.get_connection_kwargs().get("socket_timeout")
-        self._target = steps.Target(text, text.encode(), counter.encode(), chosen, limit, self._wire.hides_retries)
+        self._target = steps.Target(
+            text, key, counter.encode(errors="surrogateescape"), chosen, limit, self._wire.hides_retries
+        )
 
     @property
     def fence_token(self) -> int | None:
@@ -146,27 +133,27 @@ class FencedLock(Lock):
             OutcomeUnknown: The last attempt was sent and its reply lost; what it took is undone if the server can
                 be reached, and ends with the lease otherwise.
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
+            redis.exceptions.ResponseError: The server refused, as one that is full or read-only does.
         """
         waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
-        call = self.local.call = steps.Call(waiting.deadline, minted)
+        call = self._calls.current = steps.Call(waiting.deadline, minted)
         try:
             while not self.do_acquire(owner):
                 pause = waiting.pause(time.monotonic())
                 if pause is None:
-                    self.local.busy = call.busy
+                    self._calls.busy = call.busy
                     return False
                 time.sleep(pause)
         finally:
-            self.local.call = None
+            self._calls.current = None
         if call.lease is None:
             self._refuse_lease_without_token(owner)
         return True
 
     def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
-        taken = Lease(owner, 0, None, 0)
-        run(self._wire, steps.release(self._target, taken))
+        run(self._wire, steps.release(self._target, Lease(owner)))
         raise IssuerError(
             f"{type(self).__qualname__}.do_acquire took {self._target.resource!r} without a fence token, so it was "
             "released; an override must call super().do_acquire(token)"
@@ -184,7 +171,7 @@ class FencedLock(Lock):
 
     def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
         """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
-        call = getattr(self.local, "call", None) or steps.Call()
+        call = getattr(self._calls, "current", None) or steps.Call()
         taken = run(self._wire, steps.acquire(self._target, call, token, self.timeout))
         if taken:
             self._keep(call.lease)
@@ -199,7 +186,8 @@ class FencedLock(Lock):
 
         Raises:
             NotHeld: This thread holds no lease.
-            LeaseLost: The lease ended before; another owner may have the resource.
+            LeaseLost: The lease ended before; another owner may have the resource. Not with a cluster's client,
+                which repeats requests behind our back: there a lease that is gone before its end counts as released.
             OutcomeUnknown: The request was sent and its reply lost, for 3 seconds or the client's
                 ``socket_timeout``.
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
@@ -216,7 +204,7 @@ class FencedLock(Lock):
         """Delete the lock key if its owner is ``expected_token``; redis-py's extension point."""
         lease = self._lease
         if lease is None or lease.owner != expected_token:
-            lease = Lease(expected_token, 0, None, 0)
+            lease = Lease(expected_token)
         run(self._wire, steps.release(self._target, lease))
 
     def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Literal[True]:
@@ -259,14 +247,14 @@ class FencedLock(Lock):
 
     def do_reacquire(self) -> Literal[True]:
         """Move the end of the lease to ``timeout`` from now; redis-py's extension point."""
-        seconds = to_seconds("timeout", self.timeout)
         lease = self._held("reacquire")
+        seconds = to_seconds("timeout", self._length(lease))
         run(self._wire, steps.extend(self._target, lease, seconds, from_now=True))
         return True
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock."""
-        return bool(self.redis.exists(self.name))
+        return run(self._wire, steps.locked(self._target))
 
     def owned(self) -> bool:
         """
@@ -283,7 +271,8 @@ class FencedLock(Lock):
     def __enter__(self) -> Self:
         if self.acquire():
             return self
-        raise core.not_acquired(self._target.resource, self.local.busy, "the wait is over")
+        busy = getattr(self._calls, "busy", core.Busy())
+        raise core.not_acquired(self._target.resource, busy, "the wait is over")
 
     def __exit__(
         self,
@@ -319,8 +308,12 @@ class FencedLock(Lock):
         resource = self._target.resource
         return NotHeld(f"cannot {action} {resource!r}: nothing was acquired {where}or it was released", resource)
 
+    def _length(self, lease: Lease) -> float | None:
+        """Return how long the lease was meant to be, in seconds; redis-py asks the lock and not the lease."""
+        return None if lease.ends_at is None else self.timeout
+
     def _with_end(self, action: str) -> None:
-        if self._held(action).ends_at is None or self.timeout is None:
+        if self._length(self._held(action)) is None:
             resource = self._target.resource
             raise LeaseHasNoEnd(f"cannot {action} {resource!r}: its lease has no end (timeout=None)", resource)
 

@@ -50,7 +50,7 @@ def measure(using: str, options: argparse.Namespace) -> None:
     def by_hand(size: int) -> None:
         for _ in range(size):
             token = next(tokens)
-            rows = Order.objects.using(using).filter(pk=key, fence_token__lt=token)
+            rows = Order._base_manager.using(using).filter(pk=key, fence_token__lt=token)
             assert rows.update(fence_token=token, status="x") == 1
 
     def fenced(size: int) -> None:

@@ -1,5 +1,6 @@
 """``with_fenced_lock`` on functions, views and class-based views."""
 
+import contextlib
 import functools
 import json
 
@@ -9,6 +10,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 
 from fenced_locks import FencedLock, LeaseLost, LockNotAcquired, StaleToken, fenced_lock, with_fenced_lock
 
@@ -81,9 +83,9 @@ def test_wrong_arguments_fail_as_the_function_itself_would_and_before_the_lock(r
     assert r.keys("*") == []
 
 
-@pytest.mark.parametrize("value", [None, "", "a}b"])
+@pytest.mark.parametrize("value", [None, ""])
 def test_a_value_that_names_no_resource_is_refused_before_the_lock(r, value):
-    with pytest.raises(ValueError, match=r"'id'|name of the lock"):
+    with pytest.raises(ValueError, match="'id'"):
         ship(value)
     assert r.keys("*") == []
 
@@ -294,3 +296,104 @@ def test_an_alias_of_the_decorator_is_used_and_a_bad_one_is_a_clear_error(r):
     assert with_fenced_lock("order:1", using="plain")(lambda: r.exists("order:1"))() == 1
     with pytest.raises(ImproperlyConfigured, match="'elsewhere'"):
         with_fenced_lock("order:1", using="elsewhere")(lambda: None)()
+
+
+def test_braces_in_a_value_cannot_make_a_hash_tag(r):
+    ship("a}b{c")
+    assert r.keys("fence:*") == [b"fence:{order:a%7Db%7Bc}"]
+
+
+def passes_on(view):
+    @functools.wraps(view)
+    def wrapper(request, *args, **kwargs):
+        assert not args
+        return view(request, **kwargs)
+
+    return wrapper
+
+
+def injects_an_argument(view):
+    @functools.wraps(view)
+    def wrapper(request, id):
+        return view(request, id, order=f"order {id}")
+
+    return wrapper
+
+
+@with_fenced_lock("order:<id>")
+@passes_on
+def behind_a_wrapper(request, id):
+    return HttpResponse(f"{id}")
+
+
+@with_fenced_lock("order:<id>")
+@injects_an_argument
+def with_more_than_its_caller_gives(request, id, order):
+    return HttpResponse(order)
+
+
+@with_fenced_lock("order:<id>")
+@passes_on
+@with_fenced_lock("stock:<id>")
+def with_token(request, id, fence_token):
+    return HttpResponse(f"{fence_token - request.fence_token}")
+
+
+@pytest.mark.parametrize(
+    ("view", "answer"),
+    [(behind_a_wrapper, b"7"), (with_more_than_its_caller_gives, b"order 7"), (with_token, b"0")],
+)
+def test_arguments_reach_what_is_decorated_as_they_were_passed(r, view, answer):
+    assert view(request_factory.get("/"), id=7).content == answer
+    assert r.exists("fence:{order:7}")
+
+
+@pytest.mark.parametrize("second", [never_cache, with_fenced_lock("stock:<id>")])
+def test_lists_of_method_decorators_and_subclasses(second):
+    decorators = [with_fenced_lock("order:<id>"), second]
+
+    @method_decorator(decorators, name="dispatch")
+    class Confirm(View):
+        @method_decorator(decorators)
+        def post(self, request, id):
+            return HttpResponse(str(request.fence_token))
+
+    class Child(Confirm):
+        def dispatch(self, request, *args, **kwargs):
+            return super().dispatch(request, *args, **kwargs)
+
+    for view in (Confirm, Child):
+        assert int(view.as_view()(request_factory.post("/"), id=7).content)
+
+
+def test_the_first_argument_makes_a_view_whatever_its_name():
+    @with_fenced_lock("order:<id>")
+    def view(req, id):
+        return HttpResponse(str(req.fence_token))
+
+    assert int(view(req=request_factory.get("/"), id=7).content)
+
+
+def test_a_helper_that_is_handed_a_request_is_no_view(r):
+    @with_fenced_lock("order:<id>", blocking_timeout=0)
+    def charge(id, request):
+        pytest.fail("must not run")
+
+    with FencedLock(r, "order:7", timeout=10), pytest.raises(LockNotAcquired):
+        charge(7, request_factory.get("/"))
+
+
+def test_a_context_manager_or_generator_that_is_returned_is_refused():
+    @contextlib.contextmanager
+    def manager():
+        yield
+
+    for function in (manager, lambda: generator(7)):
+        with pytest.raises(TypeError, match="after the lease is given back"):
+            with_fenced_lock("order:7")(function)()
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_it_stands_below_staticmethod_and_classmethod(kind):
+    with pytest.raises(TypeError, match=r"below staticmethod|decorates functions"):
+        with_fenced_lock("order:7")(kind(lambda: None))

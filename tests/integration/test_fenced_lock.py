@@ -132,6 +132,43 @@ def test_a_release_that_fails_can_be_repeated_and_is_not_re_entered(settings, pr
     assert not r.exists("order:1")
 
 
+def test_a_lease_that_was_taken_in_another_context_is_not_re_entered_once_released(r):
+    lock = fenced_lock("order:1")
+    context = contextvars.copy_context()
+    assert context.run(lock.acquire)
+    lock.release()
+    with FencedLock(r, "order:1", timeout=10):
+        assert context.run(fenced_lock("order:1", blocking=False).acquire) is False
+
+
+def test_an_object_that_lost_its_lease_has_no_say_in_the_next_one(r):
+    lost, outer = fenced_lock("order:1"), fenced_lock("order:1")
+    with pytest.raises(LeaseLost), lost:
+        r.delete("order:1")
+    with outer:
+        with lost:
+            assert lost.fence_token == outer.fence_token
+        assert lost.fence_token is None
+        with pytest.raises(NotHeld):
+            lost.release()
+        assert outer.owned()
+
+
+@pytest.mark.parametrize("timeout", [1, None])
+def test_the_length_of_the_lease_is_that_of_the_outer_lock(r, timeout):
+    with fenced_lock("order:1", timeout=30), fenced_lock("order:1", timeout=timeout) as inner:
+        inner.reacquire()
+        assert 29_000 < r.pttl("order:1") <= 30_000
+        inner.extend(5)
+        assert 34_000 < r.pttl("order:1") <= 35_000
+
+
+def test_an_issuer_named_by_its_path_gets_the_retention_of_the_settings(settings, r):
+    settings.FENCED_LOCKS = {"ISSUER": "fenced_locks.issuers.ClockIssuer", "COUNTER_RETENTION": 60, "TIMEOUT": 5}
+    with fenced_lock("order:1"):
+        assert 59_000 < r.pttl("fence:{order:1}") <= 61_000
+
+
 def test_the_class_itself_does_not_re_enter(r):
     with FencedLock(r, "order:1", timeout=10):
         assert FencedLock(r, "order:1", timeout=10).acquire(blocking=False) is False

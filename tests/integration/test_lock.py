@@ -324,3 +324,57 @@ def test_one_holder_at_a_time_and_tokens_in_the_order_of_grants(r):
     run_threads(*[worker] * 8)
     assert tokens == sorted(set(tokens))
     assert len(tokens) == 160
+
+
+def test_one_object_without_thread_local_may_be_used_by_several_threads(r):
+    lock = FencedLock(r, "order:1", timeout=10, sleep=0.001, thread_local=False)
+
+    def cycle():
+        for _ in range(10):
+            assert lock.acquire()
+            lock.release()
+
+    run_threads(*[cycle] * 3)
+
+
+@pytest.mark.parametrize("name", [1001, None, 1.5])
+def test_a_name_that_is_neither_text_nor_bytes_is_refused(r, name):
+    with pytest.raises(TypeError, match="name of the lock must be a string or bytes"):
+        FencedLock(r, name)
+
+
+def test_a_name_of_any_bytes_is_the_key_that_a_plain_lock_uses(r):
+    with FencedLock(r, b"\xff\xfe", timeout=10):
+        assert Lock(r, b"\xff\xfe", timeout=10).acquire(blocking=False) is False
+
+
+def test_a_name_that_the_client_would_encode_otherwise_is_refused(client_factory):
+    client = client_factory(encoding="latin-1")
+    with pytest.raises(ValueError, match="ASCII or bytes"):
+        FencedLock(client, "caf\u00e9")
+
+
+def test_a_subclass_that_refuses_by_itself_raises_the_usual_error(r):
+    class Never(FencedLock):
+        def acquire(self, *args, **kwargs):
+            return False
+
+    with pytest.raises(LockNotAcquired, match="unknown owner"):
+        Never(r, "order:1").__enter__()
+
+
+@pytest.mark.parametrize("additional", [9 * 10**12, 10**400])
+def test_an_end_beyond_exact_numbers_is_refused(r, additional):
+    with FencedLock(r, "order:1", timeout=10) as lock:
+        with pytest.raises(ValueError, match="additional_time"):
+            for _ in range(3):
+                lock.extend(additional)
+        lock.extend(10, replace_ttl=True)
+
+
+def test_errors_name_the_resource(own_server, client_factory):
+    server = own_server()
+    lock = FencedLock(client_factory(server.url), "order:1", timeout=10, blocking_timeout=0.1)
+    server.kill()
+    with pytest.raises(redis.exceptions.ConnectionError, match="acquire of 'order:1' was not sent"):
+        lock.acquire()

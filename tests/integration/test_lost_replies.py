@@ -1,12 +1,15 @@
 """Law 3 and law 5: no orphan leases, and deadlines that hold, when replies are lost, late or never come."""
 
+import gc
+import os
 import threading
 import time
+import weakref
 
 import pytest
 import redis
 
-from fenced_locks import FencedLock, LeaseLost, OutcomeUnknown
+from fenced_locks import FencedLock, IssuerError, LeaseLost, OutcomeUnknown, wire
 from tests.helpers import run_threads, wait_until
 
 SCRIPT = ("EVALSHA", "EVAL")
@@ -244,3 +247,142 @@ def test_wrong_credentials_are_not_tried_again(own_server, client_factory):
     with pytest.raises(redis.exceptions.AuthenticationError):
         FencedLock(client_factory(f"redis://:wrong@127.0.0.1:{server.port}/0"), "order:1").acquire()
     assert time.monotonic() - started < 2
+
+
+def test_a_lease_of_a_lost_attempt_is_undone_when_a_later_one_is_refused(proxy, client, r):
+    with FencedLock(client, "warm-up", issuer="counter"):
+        r.set("fence:{order:1}", 2**53 - 2)
+    proxy.drop_reply(SCRIPT)
+    with pytest.raises(IssuerError, match="no lease was left behind"):
+        FencedLock(client, "order:1", issuer="counter", blocking_timeout=2).acquire()
+    assert not r.exists("order:1")
+
+
+def test_storing_a_token_that_was_passed_keeps_to_the_deadline_and_leaves_nothing(proxy, client, r):
+    seen = iter(range(1, 1000))
+    proxy.drop_reply(lambda command: command[0] in (b"EVALSHA", b"EVAL") and next(seen) > 1, times=1000)
+    started = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        FencedLock(client, "order:1", blocking_timeout=0.3).acquire(token="task-1")
+    assert time.monotonic() - started < 2
+    assert not r.exists("order:1")
+
+
+def test_a_lease_that_went_before_the_token_was_stored_is_not_taken_for_ours(proxy, client, r):
+    """The other copy of the task takes the lock, under the same owner id, between our two calls."""
+    other = FencedLock(r, "order:1", timeout=10, thread_local=False)
+
+    def between(command):
+        if command[0] == b"EVALSHA" and command[-2] == b"task-1" and not other.fence_token:
+            r.delete("order:1")
+            assert other.acquire(token="task-1")
+        return False
+
+    proxy.drop_reply(between)
+    assert FencedLock(client, "order:1", blocking_timeout=0.3).acquire(token="task-1") is False
+    assert other.owned()
+
+
+class Interruption(BaseException):
+    pass
+
+
+def test_an_interruption_while_trying_again_leaves_no_lease(proxy, client, r, monkeypatch):
+    def interrupt(seconds):
+        raise Interruption
+
+    proxy.drop_reply(SCRIPT)
+    monkeypatch.setattr("fenced_locks.locks.blocking.time.sleep", interrupt)
+    with pytest.raises(Interruption):
+        FencedLock(client, "order:1").acquire()
+    assert not r.exists("order:1")
+
+
+def test_credentials_that_are_refused_after_a_lost_attempt_leave_no_lease(proxy, client, r, monkeypatch):
+    proxy.drop_reply(SCRIPT)
+    refused = [redis.exceptions.AuthenticationError("wrong password")]
+    connect = wire._connect
+
+    def refused_once(connection, seconds):
+        if refused:
+            raise refused.pop()
+        connect(connection, seconds)
+
+    monkeypatch.setattr(wire, "_connect", refused_once)
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        FencedLock(client, "order:1").acquire()
+    assert not r.exists("order:1")
+
+
+def test_a_connection_whose_setup_was_interrupted_is_not_used(redis_url, r, monkeypatch):
+    """Half made, it would still be in database 0."""
+    pool = redis.ConnectionPool.from_url(redis_url.rsplit("/", 1)[0] + "/5")
+    client = redis.Redis(connection_pool=pool)
+    interrupted = iter([Interruption()])
+    send = pool.connection_class.send_command
+
+    def send_command(self, *args, **kwargs):
+        if args[0] == "SELECT":
+            for error in interrupted:
+                raise error
+        return send(self, *args, **kwargs)
+
+    monkeypatch.setattr(pool.connection_class, "send_command", send_command)
+    lock = FencedLock(client, "order:1", timeout=10)
+    with pytest.raises(Interruption):
+        lock.acquire()
+    with lock:
+        assert client.exists("order:1")
+        assert not r.exists("order:1")
+    client.flushdb()
+    client.close()
+
+
+def test_a_pool_is_collected_with_its_connections(redis_url, r):
+    before = len(r.client_list())
+    for _ in range(5):
+        client = redis.Redis.from_url(redis_url)
+        with FencedLock(client, "order:1", timeout=10):
+            pool = weakref.ref(client.connection_pool)
+        client.close()
+        del client
+        gc.collect()
+        assert pool() is None
+    wait_until(lambda: len(r.client_list()) <= before)
+
+
+def test_an_interruption_between_two_connections_loses_no_slot(redis_url, monkeypatch):
+    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=1))
+    monkeypatch.setattr("fenced_locks.wire._ready", lambda *args: (_ for _ in ()).throw(Interruption))
+    with pytest.raises(Interruption):
+        FencedLock(client, "order:1").acquire()
+    monkeypatch.undo()
+    with FencedLock(client, "order:1", timeout=10, blocking_timeout=1):
+        pass
+    client.close()
+
+
+def test_threads_of_a_forked_child_share_its_connections(redis_url, r):
+    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=1))
+    with FencedLock(client, "order:0", timeout=10):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                cycles = [lambda n=n: FencedLock(client, f"order:{n}", timeout=10).acquire() for n in range(1, 9)]
+                os.write(writing, repr(run_threads(*cycles)).encode())
+            except BaseException as error:  # noqa: BLE001 - it is shown by the parent
+                os.write(writing, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 1000) == repr([True] * 8).encode()
+    client.close()
+
+
+def test_asking_whether_it_is_locked_ends_on_a_mute_server_too(proxy, client):
+    proxy.mute()
+    started = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        FencedLock(client, "order:1").locked()
+    assert time.monotonic() - started < 8

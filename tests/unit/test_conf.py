@@ -39,7 +39,8 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(settings):
     ("key", "value"),
     [
         ("TIMEOUT", 0), ("TIMEOUT", "30"), ("BLOCKING_TIMEOUT", -1), ("KEY_PREFIX", None), ("KEY_PREFIX", b"x"),
-        ("COUNTER_RETENTION", None), ("COUNTER_RETENTION", 0), ("USING", ""), ("USING", 7),
+        ("COUNTER_RETENTION", None), ("COUNTER_RETENTION", 0), ("COUNTER_RETENTION", 10**400),
+        ("USING", ""), ("USING", 7),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_an_error_of_the_check_and_when_read(settings, key, value):
@@ -70,6 +71,27 @@ def test_an_alias_that_is_missing_or_has_no_redis_client_is_an_error(settings):
     (error,) = found(settings, USING="memory")
     assert error.id == "fenced_locks.E002"
     assert "LocMemCache has no Redis client" in error.msg
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "localhost:6379"},
+        {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost:port/0"},
+        {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://x", "OPTIONS": {"CLIENT_CLASS": "no.such"}},
+    ],
+)
+def test_a_broken_alias_is_an_error_and_no_traceback(settings, broken):
+    settings.CACHES = {**settings.CACHES, "broken": broken}
+    (error,) = found(settings, USING="broken")
+    assert error.id == "fenced_locks.E002"
+
+
+@pytest.mark.parametrize("prefix", ["fence:", "a}b"])
+def test_a_prefix_that_no_lock_can_have_is_an_error(settings, prefix):
+    (error,) = found(settings, KEY_PREFIX=prefix)
+    assert error.id == "fenced_locks.E001"
 
 
 def test_the_settings_of_the_tests_are_clean(settings):

@@ -1,0 +1,34 @@
+"""The driver of the steps for code that blocks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..wire import Wire
+from .steps import Issue, Pause, Request, Steps, T
+
+
+def run(wire: Wire, plan: Steps[T]) -> T:
+    """Drive the steps of one operation, blocking, and return their result; every exception reaches them first."""
+    try:
+        action = next(plan)
+        while True:
+            try:
+                reply = _do(wire, action)
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again, after undoing what they began
+                action = plan.throw(error)
+            else:
+                action = plan.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _do(wire: Wire, action: Request | Pause | Issue) -> Any:
+    if isinstance(action, Request):
+        return wire.call(*action)
+    if isinstance(action, Issue):
+        return action.issuer.issue(action.resource)
+    time.sleep(action.seconds)
+    return None
