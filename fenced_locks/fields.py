@@ -24,6 +24,8 @@ class FenceTokenField(_BigIntegerField):
     description = "Fence token"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("null"):
+            raise TypeError("a fence token cannot be null: no token would be greater")
         kwargs.setdefault("default", 0)
         kwargs.setdefault("editable", False)
         super().__init__(*args, **kwargs)

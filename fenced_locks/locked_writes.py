@@ -1,22 +1,21 @@
 """
 Fenced writes that cannot be one statement: across a join, across the tables of a multi-table child, with cascades.
 
-The rows are locked first, in the order of their keys; then the caller's own conditions and the fence are read again
-from the locked rows; then each table is written by key. All in one transaction, which the caller opens.
+The rows are locked first, in the order of their keys; then the caller's own conditions are read again, when nobody
+can change the rows any more; then each table is written by key, with the fence on the row itself. All in one
+transaction, which the caller opens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from django.db import connections, models
-from django.db.models.expressions import Col
 from django.db.models.lookups import LessThan, LessThanOrEqual
 from django.db.models.options import Options
-from django.db.models.query import ModelIterable
 from django.db.models.sql import Query
-from django.db.models.sql.where import AND
+from django.db.models.sql.where import AND, WhereNode
 
 QuerySet = models.QuerySet[Any]
 
@@ -46,28 +45,42 @@ def admitting(queryset: Any, token: int, *, repeatable: bool = False) -> Any:
 
 
 def is_single_statement(queryset: QuerySet) -> bool:
-    """Return whether Django writes this queryset by one statement whose WHERE holds every condition."""
-    options = _concrete(queryset.model)
-    if options.parents:
+    """
+    Return whether one statement writes this queryset and its WHERE holds every condition on the row as it is then.
+
+    With a join Django moves the conditions into a subquery, which PostgreSQL does not read again after waiting for
+    the row; nor does it read a subquery on the same table again that the caller wrote.
+    """
+    query = queryset.query
+    if _concrete(queryset.model).parents or any(a.contains_over_clause for a in query.annotations.values()):
         return False
-    return connections[queryset.db].vendor == "sqlite" or not _has_join(queryset.query)
+    return connections[queryset.db].vendor == "sqlite" or not (_has_join(query) or _reads_own_table(query))
 
 
 def lock(queryset: QuerySet, token: int, *, repeatable: bool = False) -> list[Any]:
-    """Lock the rows of a queryset that admit ``token``; return their keys, each once."""
-    suffix = "lte" if repeatable else "lt"
-    admitted = queryset.filter(**{f"fence_token__{suffix}": token})
-    if connections[queryset.db].vendor == "sqlite":
+    """Lock the rows of a queryset that admit ``token``; return their keys, in order."""
+    matching = queryset.order_by().values("pk")
+    matching.query.select_for_update = matching.query.select_related = False
+    rows: QuerySet = models.QuerySet(queryset.model, using=queryset.db)
+    vendor = connections[queryset.db].vendor
+    if vendor == "sqlite":
         _lock_database(queryset)
-        return _keys(admitted)
-    confirmed = []
-    for batch in batches(_locked_keys(queryset)):
-        matching = admitted.filter(pk__in=batch)
-        confirmed += _keys(_locking(matching) if _may_lock(matching) else matching)
-    return confirmed
+        locked = _keys(matching)
+    elif vendor == "mysql":
+        # MariaDB would lock the joined rows too; and it needs the locking read to see past its snapshot.
+        locked = _keys_locked(queryset, rows, _keys(matching))
+        matching = matching.select_for_update()
+    else:
+        # In a subquery, so that DISTINCT, GROUP BY and windows do not forbid FOR UPDATE.
+        locked = _lock_rows(queryset, rows.filter(pk__in=matching))
+    confirmed = set(_keys(matching))
+    keys = [key for key in locked if key in confirmed]
+    suffix = "lte" if repeatable else "lt"
+    admitted = [rows.filter(pk__in=batch, **{f"fence_token__{suffix}": token}) for batch in batches(keys)]
+    return [key for batch in admitted for key in _keys(batch.order_by("pk"))]
 
 
-def write(queryset: QuerySet, keys: list[Any], token: int, fields: dict[str, Any], *, repeatable: bool = False) -> int:
+def write(queryset: Any, keys: list[Any], token: int, fields: dict[str, Any], *, repeatable: bool = False) -> int:
     """Write locked rows by key, the table that holds the token first; return how many."""
     owner = fence_owner(queryset.model)
     values: dict[type[models.Model], dict[str, Any]] = {owner: {}}
@@ -77,12 +90,13 @@ def write(queryset: QuerySet, keys: list[Any], token: int, fields: dict[str, Any
     changed = 0
     for model, own_values in values.items():
         for batch in batches(_keys_in(model, queryset, keys)):
-            rows: Any = model._base_manager.using(queryset.db).filter(pk__in=batch)
-            _lend_annotations(queryset.query, rows.query)
+            rows = _rows_of(model, queryset).filter(pk__in=batch)
             if model is owner:
-                changed += models.QuerySet.update(admitting(rows, token, repeatable=repeatable), **own_values)
+                rows = admitting(rows, token, repeatable=repeatable)
+                rows.writes_fence = True
+                changed += rows.update(**own_values)
             else:
-                models.QuerySet.update(rows, **own_values)
+                rows.update(**own_values)
     return changed
 
 
@@ -96,49 +110,28 @@ def _concrete(model: type[models.Model]) -> Options[Any]:
     return (model._meta.concrete_model or model)._meta
 
 
-def _locked_keys(queryset: QuerySet) -> list[Any]:
-    ordered = queryset.order_by("pk")
-    if _may_lock(ordered):
-        return _keys(_locking(ordered))
-    base: Any = queryset.model._base_manager.using(queryset.db)
-    locked = []
-    for batch in batches(_keys(ordered)):
-        locked += _keys(_locking(base.filter(pk__in=batch).order_by("pk")))
-    return locked
-
-
-def _may_lock(queryset: QuerySet) -> bool:
-    # PostgreSQL refuses FOR UPDATE with these; MariaDB takes it, and needs it to see past its snapshot.
-    query = queryset.query
-    plain = not query.distinct and query.group_by is None and _has_model_rows(queryset)
-    return plain or connections[queryset.db].vendor == "mysql"
-
-
-def _locking(queryset: QuerySet) -> QuerySet:
-    if not (connections[queryset.db].features.has_select_for_update_of and _has_model_rows(queryset)):
-        return queryset.select_for_update()
-    return queryset.select_for_update(of=("self", *_parent_links(_concrete(queryset.model))))
-
-
-def _parent_links(options: Options[Any], prefix: str = "") -> Iterator[str]:
-    for parent, link in options.parents.items():
-        if link is not None and link.model._meta.concrete_model is options.model:
-            yield prefix + link.name
-            yield from _parent_links(parent._meta, f"{prefix}{link.name}__")
-
-
-def _has_model_rows(queryset: QuerySet) -> bool:
-    return issubclass(queryset._iterable_class, ModelIterable)
-
-
 def _keys(queryset: QuerySet) -> list[Any]:
     """Return the primary keys, each once: a join may repeat a row."""
-    if queryset.query.select_for_update_of:
-        # FOR UPDATE OF needs a selected column of every table that it names.
-        rows = queryset.select_related(None)
-        rows = rows if _concrete(queryset.model).parents else rows.only("pk")
-        return list(dict.fromkeys(row.pk for row in rows))
     return list(dict.fromkeys(queryset.values_list("pk", flat=True)))
+
+
+def _keys_locked(queryset: QuerySet, rows: QuerySet, keys: list[Any]) -> list[Any]:
+    return [key for batch in batches(sorted(keys)) for key in _lock_rows(queryset, rows.filter(pk__in=batch))]
+
+
+def _lock_rows(queryset: QuerySet, rows: QuerySet) -> list[Any]:
+    """Lock rows, of all the tables of a multi-table child, as the caller would wait for them; return their keys."""
+    given = queryset.query
+    # The weaker lock lets others refer to the rows, and is the one that an UPDATE takes.
+    no_key = connections[queryset.db].features.has_select_for_no_key_update
+    locking = rows.order_by("pk").select_for_update(
+        nowait=given.select_for_update and given.select_for_update_nowait,
+        skip_locked=given.select_for_update and given.select_for_update_skip_locked,
+        no_key=no_key,
+    )
+    if _concrete(queryset.model).parents:
+        return [row.pk for row in locking]
+    return _keys(locking)
 
 
 def _lock_database(queryset: QuerySet) -> None:
@@ -154,6 +147,16 @@ def _table_of(model: type[models.Model], name: str) -> type[models.Model]:
     return field.model._meta.concrete_model or model
 
 
+def _rows_of(model: type[models.Model], queryset: Any) -> Any:
+    """Return all rows of a table; by the caller's own queryset where it is his model's, with its annotations."""
+    if model is not _concrete(queryset.model).model:
+        return models.QuerySet(model, using=queryset.db)
+    rows = queryset.order_by()
+    rows.query.clear_where()
+    rows.query.reset_refcounts({rows.query.get_initial_alias(): 1})
+    return rows
+
+
 def _keys_in(model: type[models.Model], queryset: QuerySet, keys: list[Any]) -> list[Any]:
     """Return the keys that the rows have in the table of an ancestor."""
     path = queryset.model._meta.get_path_to_parent(model) if model is not _concrete(queryset.model).model else []
@@ -161,19 +164,8 @@ def _keys_in(model: type[models.Model], queryset: QuerySet, keys: list[Any]) -> 
     if all(link.primary_key for link in links):
         return keys
     chain = "__".join([*(link.name for link in links), "pk"])
-    base: Any = queryset.model._base_manager.using(queryset.db)
-    return [key for batch in batches(keys) for key in base.filter(pk__in=batch).values_list(chain, flat=True)]
-
-
-def _lend_annotations(lender: Query, borrower: Query) -> None:
-    """Let F() reach the annotations of the caller's queryset that need no other table."""
-    if lender.base_table != borrower.get_initial_alias():
-        return
-    for name, annotation in lender.annotations.items():
-        columns = [part for part in annotation.flatten() if isinstance(part, Col)]
-        own = all(column.alias == lender.base_table for column in columns)
-        if own and not (annotation.contains_aggregate or annotation.contains_over_clause):
-            borrower.annotations[name] = annotation
+    rows: QuerySet = models.QuerySet(queryset.model, using=queryset.db)
+    return [key for batch in batches(keys) for key in rows.filter(pk__in=batch).values_list(chain, flat=True)]
 
 
 def _has_join(query: Query) -> bool:
@@ -181,3 +173,24 @@ def _has_join(query: Query) -> bool:
     copy = query.chain()
     copy.get_initial_alias()
     return bool(copy.count_active_tables() > 1)
+
+
+def _reads_own_table(query: Query) -> bool:
+    table = query.get_meta().db_table
+    return any(
+        source.table_name == table and inner.alias_refcount[alias]
+        for inner in _inner_queries(query.where)
+        for alias, source in inner.alias_map.items()
+    )
+
+
+def _inner_queries(where: WhereNode) -> Iterator[Query]:
+    for condition in where.children:
+        if isinstance(condition, WhereNode):
+            yield from _inner_queries(condition)
+        else:
+            for part in cast("Any", condition).flatten():
+                inner = part if isinstance(part, Query) else getattr(part, "query", None)
+                if isinstance(inner, Query):
+                    yield inner
+                    yield from _inner_queries(inner.where)

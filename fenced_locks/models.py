@@ -139,9 +139,14 @@ class FencedModel(models.Model):
         with plain_saves.usable_after_refusal(type(self), alias):
             super().save_base(raw, force_insert, force_update, alias, update_fields)
 
-    def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-        rows, values = plain_saves.fenced(self, base_qs, values)
-        result = super()._do_update(rows, using, pk_val, values, *args, **kwargs)
+    def _do_update(
+        self, base_qs: Any, using: Any, pk_val: Any, values: Any, update_fields: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        rows, kept = plain_saves.fenced(self, base_qs, values)
+        if values and not kept:
+            # Told of no fields, Django looks whether the row is there.
+            update_fields = None
+        result = super()._do_update(rows, using, pk_val, kept, update_fields, *args, **kwargs)
         if not result:
             plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
         return result

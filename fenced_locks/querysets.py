@@ -17,7 +17,10 @@ M = TypeVar("M", bound=models.Model)
 
 
 class FencedQuerySet(models.QuerySet[M]):
-    """A queryset with fenced writes, for a model with a ``fence_token`` column; also through ``as_manager()``."""
+    """A queryset with fenced writes, for a ``FencedModel``; also through ``as_manager()`` and ``from_queryset()``."""
+
+    # Set on a queryset whose conditions hold the fence, for its one update().
+    writes_fence = False
 
     def fenced_update(self, token: int, /, *, repeatable: bool = False, **fields: Any) -> int:
         """
@@ -32,27 +35,32 @@ class FencedQuerySet(models.QuerySet[M]):
             token: The fence token of the lease under which the row is written.
             repeatable: Admit rows that carry this very token, for a holder that writes a row more than once. A retry
                 of ``F("balance") + 10`` then adds twice.
-            **fields: What to set, as for ``update()``. None is allowed: the rows then only get the token.
+            **fields: What to set, as for ``update()``. Without any, the rows only get the token.
 
         Returns:
-            The number of rows changed. 0 means stale, or written with this token before, or no such row; the signal
-            ``stale_write_rejected`` tells which.
+            The number of rows changed. 0 means stale, or written with this token before, or that no row meets the
+            conditions; the signal ``stale_write_rejected`` tells which.
 
         Raises:
-            TypeError: ``token`` is not an int, or the queryset is sliced, combined or distinct on fields.
+            TypeError: ``token`` is not an int, or the queryset is sliced or distinct on fields.
             ValueError: ``token`` is out of range, or ``fence_token`` is among the fields.
+            NotSupportedError: The queryset is combined by ``union()`` and the like.
             FieldDoesNotExist, FieldError: From ``django.core.exceptions``, as ``update()``.
+            django.db.OperationalError: Where rows are locked first: a deadlock with writers that lock in another
+                order, or a serialization failure under REPEATABLE READ and above. Nothing was written; try again.
         """
         token = checked_token(token)
         self._refuse_what_cannot_be_fenced(fields)
         self._for_write = True
         if locked_writes.is_single_statement(self):
             admitted = locked_writes.admitting(self, token, repeatable=repeatable)
-            changed = int(models.QuerySet.update(admitted, fence_token=token, **fields))
+            admitted.writes_fence = True
+            changed = int(admitted.update(fence_token=token, **fields))
         else:
             with transaction.atomic(using=self.db, savepoint=False):
                 keys = locked_writes.lock(self, token, repeatable=repeatable)
                 changed = locked_writes.write(self, keys, token, fields, repeatable=repeatable)
+        self._result_cache = None
         if not changed:
             self._report_refusal(token)
         return changed
@@ -95,6 +103,7 @@ class FencedQuerySet(models.QuerySet[M]):
             with transaction.atomic(using=self.db, savepoint=False):
                 keys = locked_writes.lock(self, token, repeatable=repeatable)
                 deleted = self._delete_by_key(keys)
+        self._result_cache = None
         if not deleted[0]:
             self._report_refusal(token)
         return deleted
@@ -111,7 +120,7 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def update(self, **fields: Any) -> int:
         """As Django's; ``fence_token`` cannot be among the fields, since nothing would keep it from falling."""
-        if "fence_token" in fields:
+        if "fence_token" in fields and not self.writes_fence:
             raise ValueError("update() does not write fence_token: use fenced_update(token, ...)")
         return super().update(**fields)
 

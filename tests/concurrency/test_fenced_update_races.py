@@ -6,7 +6,7 @@ wait; and ``pk__in`` around the caller's conditions loses those in the same way.
 """
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Count, F, Q
 
 from tests.app.models import Customer, Item, Order
@@ -104,3 +104,59 @@ def test_joined_writers_of_the_same_rows_do_not_deadlock(order):
 
     run_threads(*[lambda n=n: writer(n * 100, "pk" if n % 2 else "-pk") for n in range(1, 5)])
     assert set(rows.values_list("fence_token", flat=True)) == {409}
+
+
+def test_a_subquery_on_the_same_table_is_read_again_too(order):
+    def unfenced():
+        assert rows.filter(pk=order.pk).update(status="cancelled") == 1
+
+    nested = rows.filter(pk__in=rows.filter(status="old").values("pk"))
+    assert race(unfenced, lambda: nested.fenced_update(5, status="shipped")) == 0
+    order.refresh_from_db()
+    assert (order.fence_token, order.status) == (0, "cancelled")
+
+
+def test_a_row_that_moves_between_two_matching_joins_is_not_missed(order):
+    twin = Customer.objects.using("postgres").create(name="Ada")
+
+    def moving():
+        assert rows.filter(pk=order.pk).update(customer=twin) == 1
+
+    assert race(moving, lambda: rows.filter(customer__name="Ada").fenced_update(5, status="shipped")) == 1
+
+
+def test_locked_rows_can_still_be_referred_to(order):
+    def joined():
+        assert rows.filter(customer__name="Ada").fenced_update(5) == 1
+
+    def referring():
+        Item.objects.using("postgres").create(order=order, sku="c")
+
+    with transaction.atomic(using="postgres"):
+        joined()
+        run_threads(referring, timeout=5)
+
+
+def test_an_impatient_lock_of_the_caller_stays_one(order):
+    mine = rows.filter(customer__name="Ada")
+
+    def others():
+        assert mine.select_for_update(skip_locked=True).fenced_update(6) == 0
+        with pytest.raises(OperationalError):
+            mine.select_for_update(nowait=True).fenced_update(6)
+
+    with transaction.atomic(using="postgres"):
+        assert rows.filter(pk=order.pk).fenced_update(5) == 1
+        run_threads(others, timeout=5)
+
+
+def test_opposite_orders_do_not_deadlock(order):
+    for _ in range(20):
+        rows.create(customer=order.customer, status="old")
+
+    def writer(token, turned):
+        mine = rows.filter(customer__name="Ada")
+        for step in range(15):
+            (mine.reverse() if turned else mine).fenced_update(token + step)
+
+    run_threads(*[lambda n=n: writer(n * 100, n % 2) for n in range(1, 5)])

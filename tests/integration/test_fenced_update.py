@@ -3,7 +3,8 @@
 import pytest
 from django.core.exceptions import FieldDoesNotExist
 from django.db import IntegrityError, NotSupportedError, connection, models, transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, Window
+from django.db.models.functions import RowNumber
 from django.template import Context, Template
 from django.test.utils import CaptureQueriesContext
 
@@ -194,3 +195,53 @@ def test_the_field_is_a_big_integer_of_no_form():
     assert FencedModel._meta.abstract
     assert isinstance(Order.objects.all(), FencedQuerySet)
     assert connection.vendor == "sqlite"
+
+
+def test_more_rows_than_one_statement_takes_are_all_written(using, order):
+    """What the first portion writes must not make the rows of the second one fail the conditions."""
+    parent = order.customer
+    Order.objects.using(using).bulk_create(Order(customer=parent) for _ in range(1500))
+    twin = Order.objects.using(using).filter(customer__orders__status="new").distinct()
+    assert twin.fenced_update(5, status="five") == 1501
+
+
+def test_the_results_that_were_read_before_are_forgotten(using, order):
+    for queryset in (rows(using).all(), rows(using).filter(customer__name="Ada")):
+        token = max(row.fence_token for row in queryset) + 1
+        queryset.fenced_update(token, status="written")
+        assert [row.fence_token for row in queryset] == [token]
+
+
+def test_an_own_update_is_called_with_and_without_a_join(using, order):
+    class Stamping(FencedQuerySet):
+        def update(self, **fields):
+            return super().update(**fields, amount=7)
+
+    for token, queryset in enumerate((Stamping(Order, using=using), Stamping(Order, using=using)), 1):
+        queryset = queryset.filter(customer__name="Ada") if token == 2 else queryset
+        Order._base_manager.using(using).update(amount=0)
+        assert queryset.fenced_update(token) == 1
+        order.refresh_from_db()
+        assert order.amount == 7
+
+
+def test_a_row_that_the_default_manager_hides_is_written(using):
+    parcel = Parcel.objects.using(using).create(status="arrived")
+    hidden = FencedQuerySet(Parcel, using=using).filter(pk__in=Parcel.objects.using(using).values("pk"))
+    assert hidden.fenced_update(5) == 1
+    assert Parcel.objects.using(using).get(pk=parcel.pk).fence_token == 5
+
+
+def test_the_fence_does_not_change_what_a_window_counts(using, order):
+    other = Order.objects.using(using).create(customer=order.customer, fence_token=10)
+    ranked = rows(using).annotate(rank=Window(RowNumber(), order_by=F("pk").desc()), who=F("customer__name"))
+    assert ranked.filter(rank=1).fenced_update(5) == 0
+    assert ranked.filter(rank=2).fenced_update(5) == 1
+    order.refresh_from_db()
+    other.refresh_from_db()
+    assert (order.fence_token, other.fence_token) == (5, 10)
+
+
+def test_a_token_cannot_be_null():
+    with pytest.raises(TypeError, match="cannot be null"):
+        FenceTokenField(null=True)

@@ -3,7 +3,7 @@
 import pytest
 from asgiref.sync import async_to_sync
 from django.core import serializers
-from django.db import IntegrityError, connections, models, transaction
+from django.db import DatabaseError, IntegrityError, connections, models, transaction
 from django.db.models import Case, F, Value, When
 
 from fenced_locks import StaleToken
@@ -320,3 +320,9 @@ class TestPlainWrites:
     def test_djangos_private_hook_is_the_one_that_is_used(self):
         assert callable(models.Model._do_update)
         assert connections["default"].vendor == "sqlite"
+
+
+def test_a_save_of_nothing_but_the_token_tells_that_the_row_is_gone(using, order):
+    Order.objects.using(using).all().delete()
+    with pytest.raises(DatabaseError, match="did not affect any rows"):
+        order.save(update_fields=["fence_token"])

@@ -1,0 +1,203 @@
+"""
+Run the code blocks of a documentation page in order, as a reader would: in an empty folder, on a real server.
+
+The fence of a block says what is done with it:
+
+    ```python title="shop/views.py"         write this file of the page's project
+    ```python title="shop/views.py (add)"   append to this file
+    ```python                               run it; the names stay for the next blocks
+    ```pycon                                run its >>> lines and compare what they print
+    ```pycon title="Terminal A"             the same in a session of its own: another holder, other names
+    ```console                              run its $ lines and compare what they print, if output is shown
+    <!-- not run: reason -->                in front of a block: it is only shown
+
+A block inside an HTML comment is run but not shown. In expected output ``...`` stands for anything, and what differs
+from run to run is alike: times, owner ids, tokens of 16 digits, fractions of seconds. The other pages go on with
+the project of the tutorial.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import django
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "pages"
+TUTORIAL = PAGES / "tutorial.md"
+PROJECT_STANDS = "<!-- the other pages go on from here -->"
+
+_FENCE = re.compile(
+    r"(?:<!-- not run: (?P<reason>[^>]+?) -->\s*)?"
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]+)\")?[^\n`]*\n"
+    r"(?P<text>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_VARIES = {
+    "(time)": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+"),
+    "(owner id)": re.compile(r"[\w.-]+:\d+:[0-9a-f]{24}"),
+    "(token)": re.compile(r"\b\d{16}\b"),
+    "(seconds)": re.compile(r"\b\d+\.\d+\b"),
+}
+_COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class BlockFailed(Exception):
+    """A block did not do what its page says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    text: str
+    reason: str | None
+
+    @property
+    def place(self) -> str:
+        """Return where the block stands: page and line."""
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
+    """Yield the blocks of a page, or of the part of it that is given as ``text``."""
+    text = page.read_text() if text is None else text
+    for match in _FENCE.finditer(text):
+        yield Block(
+            page=page,
+            line=text.count("\n", 0, match.start("text")),
+            language=match["language"],
+            title=match["title"] or "",
+            text=re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE),
+            reason=match["reason"],
+        )
+
+
+class Alike(doctest.OutputChecker):
+    """Compare output with everything that differs from run to run replaced by its kind."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        """Return whether what was printed is what the page shows."""
+        for kind, pattern in _VARIES.items():
+            want, got = pattern.sub(kind, want), pattern.sub(kind, got)
+        return super().check_output(want, got, optionflags)
+
+
+class Terminal:
+    """A Python session in a thread of its own, so that each terminal is another holder of locks."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {"__name__": "__console__"}
+        self._thread = ThreadPoolExecutor(1)
+
+    def run(self, work: Callable[[Block, dict[str, Any]], None], block: Block) -> None:
+        """Run a block in this session."""
+        self._thread.submit(work, block, self._names).result()
+
+
+class Session:
+    """The project folder of one page, and what runs in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._terminals: dict[str, Terminal] = {}
+
+    def run(self, block: Block) -> None:
+        """Do what the fence of the block says."""
+        if block.reason is not None:
+            return
+        if "." in block.title:
+            self._write(block)
+        elif block.language == "console":
+            self._run_console(block)
+        elif block.language in _IN_TERMINAL:
+            self._terminal(block.title).run(_IN_TERMINAL[block.language], block)
+        else:
+            raise BlockFailed(f"{block.place}: a block of {block.language!r} is neither run nor excused")
+
+    def _write(self, block: Block) -> None:
+        name, add, _ = block.title.partition(" (add)")
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.read_text() + "\n" + block.text if add else block.text)
+
+    def _run_console(self, block: Block) -> None:
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, _, want = part.partition("\n")
+            code, got = _shell(command, self._folder)
+            same = not want.strip() or Alike().check_output(want, got, _COMPARE)
+            if code or not same:
+                raise BlockFailed(f"{block.place}: {command} ended with {code} and printed\n{got}")
+
+    def _terminal(self, title: str) -> Terminal:
+        if not self._terminals:
+            django.setup()
+        return self._terminals.setdefault(title, Terminal())
+
+
+def _shell(command: str, folder: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        f"exec 2>&1; {command}", shell=True, cwd=folder, text=True, stdout=subprocess.PIPE, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def _run_python(block: Block, names: dict[str, Any]) -> None:
+    exec(compile("\n" * block.line + block.text, str(block.page), "exec"), names)
+
+
+def _run_pycon(block: Block, names: dict[str, Any]) -> None:
+    test = doctest.DocTestParser().get_doctest(block.text, names, block.title, str(block.page), block.line)
+    runner = doctest.DocTestRunner(Alike(), optionflags=_COMPARE)
+    report: list[str] = []
+    failed = runner.run(test, out=report.append, clear_globs=False).failed
+    names.update(test.globs)
+    if failed:
+        raise BlockFailed("".join(report))
+
+
+_IN_TERMINAL = {"python": _run_python, "pycon": _run_pycon}
+
+
+def set_up(folder: Path) -> None:
+    """Make the project of the tutorial, with which the other pages go on."""
+    run_in(folder, blocks(TUTORIAL, TUTORIAL.read_text().partition(PROJECT_STANDS)[0]))
+
+
+def run_in(folder: Path, of_page: Iterable[Block]) -> None:
+    """Run blocks in order, in this folder."""
+    session = Session(folder)
+    for block in of_page:
+        session.run(block)
+
+
+def environment(folder: Path, redis_url: str) -> dict[str, str]:
+    """Return the environment of a page's process: this Python, the page's project, warnings as errors."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "mysite.settings",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        "PYTHONWARNINGS": "error",
+        "REDIS_URL": redis_url,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        run_in(Path.cwd(), blocks(Path(sys.argv[1]))) if sys.argv[1:] else set_up(Path.cwd())
+    except BlockFailed as failure:
+        sys.exit(str(failure))
