@@ -8,6 +8,7 @@ that cannot keep the law in some case says so in its docstring.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import ClassVar, TypeAlias
@@ -43,7 +44,17 @@ class RedisIssuer(Issuer):
     returns the token as a string of digits, or nil and the reason why there is none, in which case it has written
     nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use; ``now_us`` is the server's time in
     microseconds, ``lease_ms`` the lease in milliseconds (0 without end), ``argument`` the property below.
+
+    Attributes:
+        retention_ms: How long an idle counter is kept, in milliseconds; 0 without end.
+        starts_at_clock: Whether a counter that is missing counts as the server's time in microseconds.
     """
+
+    starts_at_clock: ClassVar[bool] = False
+
+    @property
+    def retention_ms(self) -> int:
+        return 0
 
     @property
     @abstractmethod
@@ -84,6 +95,14 @@ class ExternalIssuer(Issuer):
         Raises:
             IssuerError: There is none; the message says why. Any other exception is wrapped in one.
         """
+
+    def last_tokens(self, resources: Sequence[str]) -> dict[str, int]:
+        """Return the last tokens of those of these resources that have one; for ``fence_status --model``."""
+        raise NotImplementedError(f"the issuer {self.name!r} does not tell its last tokens")
+
+    def raise_tokens(self, tokens: Mapping[str, int]) -> None:
+        """Let the next token of each of these resources be greater than the one given; never lowers anything."""
+        raise NotImplementedError(f"the issuer {self.name!r} cannot be raised")
 
 
 AnyIssuer: TypeAlias = RedisIssuer | ExternalIssuer

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from django.db import Error, NotSupportedError, connections, router
+
 from ..exceptions import IssuerError
+from ..transactions import open_transactions
 from .base import ExternalIssuer
 
 if TYPE_CHECKING:
@@ -37,57 +40,80 @@ class DatabaseIssuer(ExternalIssuer):
 
     def issue(self, resource: str) -> int:
         # Not before the app registry is ready.
-        from django.db import Error, connections, router
-
         from .. import counters
-        from ..models import FenceCounter
 
-        _check_length(resource, FenceCounter.MAX_LENGTH)
-        connection = connections[router.db_for_write(FenceCounter)]
+        _check_length(resource)
+        connection = _database()
         speech = counters.dialect(connection)
-        if not counters.is_supported(speech):
-            raise _error(resource, connection, f"{speech} is not supported; use PostgreSQL, MariaDB, MySQL or SQLite")
-        try:
-            with _outside_transactions(connection, resource) as own:
+        with _errors(f"no fence token for {resource!r}", connection):
+            if not counters.is_supported(speech):
+                raise NotSupportedError(f"{speech} is not supported; use PostgreSQL, MariaDB, MySQL or SQLite")
+            with _outside_transactions(connection) as own:
                 return counters.next_token(own, speech, resource)
-        except (Error, OverflowError) as error:
-            reason = _NO_TABLE if counters.is_missing_table(error) else str(error)
-            raise _error(resource, connection, reason) from error
+
+    def last_tokens(self, resources: Sequence[str]) -> dict[str, int]:
+        from .. import counters
+
+        connection = _database()
+        with _errors("the last fence tokens cannot be read", connection):
+            return counters.read_tokens(connection.alias, resources)
+
+    def raise_tokens(self, tokens: Mapping[str, int]) -> None:
+        from .. import counters
+
+        for resource in tokens:
+            _check_length(resource)
+        connection = _database()
+        with _errors("counters cannot be raised", connection):
+            counters.raise_tokens(connection, tokens)
+
+
+def _database() -> BaseDatabaseWrapper:
+    from ..models import FenceCounter
+
+    return connections[router.db_for_write(FenceCounter)]
 
 
 @contextmanager
-def _outside_transactions(connection: BaseDatabaseWrapper, resource: str) -> Iterator[BaseDatabaseWrapper]:
+def _errors(what: str, connection: BaseDatabaseWrapper) -> Iterator[None]:
+    from .. import counters
+
+    try:
+        yield
+    except (Error, OverflowError) as error:
+        reason = _NO_TABLE if counters.is_missing_table(error) else str(error)
+        raise IssuerError(f"{what} from database {connection.alias!r}: {reason}") from error
+
+
+@contextmanager
+def _outside_transactions(connection: BaseDatabaseWrapper) -> Iterator[BaseDatabaseWrapper]:
     """Yield a connection to the same database on which a statement is committed at once."""
     if not _is_in_transaction(connection):
         yield connection
         return
     if connection.vendor == "sqlite":
-        reason = (
+        raise NotSupportedError(
             "SQLite has one writer at a time, and a transaction is open; take the lock first and begin the "
             "transaction inside it"
         )
-        raise _error(resource, connection, reason)
     with closing(connection.copy()) as second:
         second.settings_dict["AUTOCOMMIT"] = True
         yield second
 
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    from ..transactions import open_transactions
-
     if connection.in_atomic_block:
         # Not so in a test case of Django's: what it wrote itself is seen on its own connection only.
         return connection.alias in open_transactions()
     return not connection.get_autocommit()
 
 
-def _check_length(resource: str, limit: int) -> None:
+def _check_length(resource: str) -> None:
+    from ..models import FenceCounter
+
+    limit = FenceCounter.MAX_LENGTH
     if len(resource) > limit:
         raise IssuerError(
             f"no fence token for {resource!r}: the issuer 'database' keeps names of up to {limit} characters, "
             f"this one has {len(resource)}"
         )
-
-
-def _error(resource: str, connection: BaseDatabaseWrapper, reason: str) -> IssuerError:
-    return IssuerError(f"no fence token for {resource!r} from database {connection.alias!r}: {reason}")

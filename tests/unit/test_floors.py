@@ -20,7 +20,8 @@ FLOORS = {
     "shortcuts": 5, "templates": 5, "responses": 5,
     "decorators": 6, "counter_scan": 6, "inspection": 6.1,
     "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
-    "management.commands.fence_status": 7.1,
+    "comparison": 6, "management.ahead": 7, "management.comparing": 7.1,
+    "management.commands.fence_status": 7.2,
     "apps": 8, "": 9,
 }  # fmt: skip
 
