@@ -208,15 +208,17 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
             break
     if isinstance(reply, list):
         call.busy = core.refused(reply)
-    elif not core.is_over(lease, monotonic()):
+    elif owner == lease.owner and core.is_over(lease, monotonic()):
+        call.busy = core.Busy()
+        yield from _give_up(target, call)
+    else:
         call.lost.clear()
         lease.owner = owner
         return lease
-    else:
-        call.busy = core.Busy()
-        yield from _give_up(target, call)
     call.busy.expired = True
-    call.lost.clear()
+    # The lease's own id stays there: the next try takes another one, which a late release of this cannot meet.
+    if owner != lease.owner:
+        call.lost.remove(owner)
     return None
 
 

@@ -8,6 +8,7 @@ import redis
 
 from fenced_locks import FencedLock, IssuerError, LockNotAcquired, fenced_lock
 from fenced_locks.issuers import ExternalIssuer, get_issuer
+from fenced_locks.scripts import load
 from tests.helpers import run_threads
 
 KEY = "order:1"
@@ -64,11 +65,13 @@ def test_a_lease_that_another_holder_has_taken_meanwhile_is_left_alone(r):
 
 
 def test_a_lease_that_ended_meanwhile_is_taken_again_while_the_wait_lasts(r):
-    issuer = Numbers(lambda: r.delete(KEY), lambda: r.delete(KEY))
+    owners = []
+    issuer = Numbers(*[lambda: (owners.append(r.get(KEY)), r.delete(KEY))] * 2)
     lock = lock_with(r, issuer, blocking_timeout=5, sleep=0.001)
     assert lock.acquire()
     assert lock.fence_token == 3
     assert lock.owned()
+    assert len({*owners, r.get(KEY)}) == 3
 
 
 def test_the_greatest_token_is_with_the_holder_not_with_the_one_that_slept(r):
@@ -95,6 +98,24 @@ def test_a_lease_that_is_over_by_local_time_is_not_handed_out(r):
     issuer = Numbers(lambda: (r.persist(KEY), threading.Event().wait(0.06)))
     assert not lock_with(r, issuer, timeout=0.05, blocking=False).acquire()
     assert r.keys() == []
+
+
+def test_a_release_that_comes_late_does_not_meet_the_next_try(r, proxy, client_factory):
+    go, late = threading.Event(), []
+
+    def oversleep():
+        late.append(proxy.delay_request(go, lambda command: load("release").sha in command))
+        r.persist(KEY)
+        threading.Event().wait(0.06)
+
+    client = client_factory(proxy.url, socket_timeout=0.2)
+    issuer = Numbers(oversleep)
+    lock = lock_with(client, issuer, timeout=0.05, blocking_timeout=5, sleep=0.001)
+    assert lock.acquire()
+    r.persist(KEY)
+    go.set()
+    late[0].wait()
+    assert lock.owned()
 
 
 class Failure(Exception):
