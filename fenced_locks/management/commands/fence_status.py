@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from ...conf import conf
 from ...connections import get_client
 from ...inspection import Page, read_pages
-from ...issuers import Issuer, get_issuer
+from ...issuers import ExternalIssuer, Issuer, get_issuer
 from .. import comparing
 from ..formats import Csv, Format, Json, Table
 
@@ -61,7 +61,7 @@ class Command(BaseCommand):
         alias, issuer, pages = _open(options)
         try:
             counters, held = self._write_pages(self._format(options, issuer), pages)
-            self._conclude(options, _summary(options, alias, counters, held))
+            self._conclude(options, _summary(options, alias, counters, held) + _elsewhere(issuer))
         except BrokenPipeError:
             self._close_stdout()
         except redis.RedisError as error:
@@ -139,6 +139,12 @@ def _summary(options: dict[str, Any], alias: str, counters: int, held: int) -> s
     if options["held"] and not held:
         return f"None of the counters that match {pattern!r} is held: {counters:,} free."
     return f"{counters:,} counter{'s' if counters > 1 else ''}: {held:,} held, {counters - held:,} free."
+
+
+def _elsewhere(issuer: Issuer) -> str:
+    if not isinstance(issuer, ExternalIssuer):
+        return ""
+    return f"\nThe issuer {issuer.name!r} keeps its counters outside Redis: its resources are not among these."
 
 
 def _one_line(error: Exception) -> str:
