@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -219,6 +220,9 @@ class ReentrantLock(FencedLock):
 
     def _hold_of_context(self) -> _Hold | None:
         hold = (_holds.get() or {}).get(self._key)
+        if hold is not None and hold.entries and core.is_over(hold.lease, time.monotonic()):
+            # Whether somebody still has its lock is what decides now; a cycle may keep one that was forgotten.
+            gc.collect()
         return hold if hold is not None and hold.entries and hold.is_ours() else None
 
     def _remember(self, lease: Lease) -> _Hold:

@@ -17,8 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+# Arguments of a pool's connections that refer to the pool, which would keep it from being collected.
+_REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
 _REFUSED_FOR_GOOD = (AuthenticationError, AuthorizationError)
 
 
@@ -89,6 +92,11 @@ def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> b
     return pack(b"EVAL", script.text, b"%d" % len(keys), *keys, *args)
 
 
+def _close_all(connections: deque[Any]) -> None:
+    while connections:
+        connections.pop().disconnect()
+
+
 class Lines:
     """
     The connections for the scripts of one pool; used by any number of threads, empty after a fork.
@@ -102,20 +110,18 @@ class Lines:
         self._make = pool.connection_class
         self._kwargs = pool.connection_kwargs
         self._limit = int(pool.max_connections)
+        self._idle: deque[Any] = deque()
         self.reset()
         _all_lines.add(self)
+        # By a finalizer, which holds them until then: collected in a cycle with the pool, they would be warned about.
+        finalize(pool, _close_all, self._idle).atexit = False
 
     def reset(self) -> None:
         """Forget every connection; a forked child must not touch those of its parent."""
-        self._idle: deque[Any] = deque()
+        self._idle.clear()
         self._open = 0
         self._waiting = 0
         self._returned = threading.Condition()
-
-    def __del__(self) -> None:
-        # Sockets that nobody closed are warned about; those of a parent process are not shut down by this.
-        for connection in getattr(self, "_idle", ()):
-            connection.disconnect()
 
     def call(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
@@ -154,7 +160,7 @@ class Lines:
                 self._waiting -= 1
 
     def _new(self) -> Any:
-        connection = self._make(**self._kwargs)
+        connection = self._make(**{key: value for key, value in self._kwargs.items() if key not in _REFERRING})
         connection.retry = Retry(NoBackoff(), 0)
         self._open += 1
         return connection
@@ -282,10 +288,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def wire_for(client: Redis) -> Wire:
-    """Return how scripts of this client reach its server; one set of connections per pool."""
+    """
+    Return how scripts of this client reach its server; one set of connections per pool.
+
+    Raises:
+        TypeError: An asyncio client.
+    """
     pool: Any = getattr(client, "connection_pool", None)
     if not hasattr(pool, "connection_class"):
         return ClientWire(client)
     # Kept on the pool, to be collected with it: its arguments may refer to the pool itself.
     lines: Lines | None = vars(pool).get("_fenced_locks_lines")
-    return lines or vars(pool).setdefault("_fenced_locks_lines", Lines(pool))
+    return lines or vars(pool).setdefault("_fenced_locks_lines", _lines_of(client, pool))
+
+
+def _lines_of(client: Redis, pool: Any) -> Lines:
+    if iscoroutinefunction(client.execute_command):
+        raise TypeError(f"a lock that blocks needs a client that blocks, not {client!r}")
+    return Lines(pool)

@@ -49,11 +49,6 @@ class FencedLock(Lock):
         TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
     """
 
-    # Declared anew, or a plain Lock made earlier would lend its cached scripts.
-    lua_release: Any = None
-    lua_extend: Any = None
-    lua_reacquire: Any = None
-
     name: str
     timeout: float | None
     sleep: float
@@ -93,6 +88,24 @@ class FencedLock(Lock):
         self._target = steps.Target(
             text, key, counter.encode(errors="surrogateescape"), chosen, limit, self._wire.hides_retries
         )
+
+    def register_scripts(self) -> None:
+        """Keep redis-py from caching its scripts on the class: they hold the first client, and serve subclasses."""
+
+    @property
+    def lua_release(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_release`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_RELEASE_SCRIPT)
+
+    @property
+    def lua_extend(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_extend`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_EXTEND_SCRIPT)
+
+    @property
+    def lua_reacquire(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_reacquire`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_REACQUIRE_SCRIPT)
 
     @property
     def fence_token(self) -> int | None:

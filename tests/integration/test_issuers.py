@@ -66,7 +66,7 @@ def test_clock_grows_over_a_killed_and_restarted_server(own_server, client_facto
 
 def test_clock_grows_over_the_promotion_of_a_replica_that_lagged(own_server, client_factory):
     primary = own_server("--repl-diskless-sync-delay", "0")
-    replica = own_server("--replicaof", f"127.0.0.1 {primary.port}")
+    replica = own_server("--replicaof", "127.0.0.1", str(primary.port))
     client, promoted = client_factory(primary.url), client_factory(replica.url)
     grant(client)
     wait_until(lambda: client.wait(1, 100), 20)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import redis
+import redis.asyncio
 from redis.lock import Lock
 
 from fenced_locks import FencedLock, IssuerError, LeaseHasNoEnd, LeaseLost, LockNotAcquired, NotHeld
@@ -51,11 +52,23 @@ def test_the_stored_value_is_the_owner_id_and_excludes_plain_locks_both_ways(r):
 
 
 def test_a_plain_lock_made_first_lends_no_scripts(r):
-    plain = Lock(r, "order:1", timeout=10)
-    assert plain.lua_release is not None
-    lock = FencedLock(r, "order:2", timeout=10)
-    assert "lua_release" in vars(FencedLock)
-    assert lock.lua_release is not plain.lua_release
+    class Renamed(FencedLock):
+        LUA_RELEASE_SCRIPT = "return redis.call('del', KEYS[1]) + 41"
+
+    Lock(r, "order:1", timeout=10)
+    lock = Renamed(r, "order:2", timeout=10)
+    lock.acquire()
+    assert lock.lua_release(keys=["order:2"], client=r) == 42
+
+
+def test_an_override_that_was_written_for_redis_pys_lock_works(r):
+    class Releasing(FencedLock):
+        def do_release(self, expected_token):
+            assert self.lua_release(keys=[self.name], args=[expected_token], client=self.redis)
+
+    with Releasing(r, "order:1", timeout=10):
+        pass
+    assert not r.exists("order:1")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.0, timedelta(0), float("nan"), "10", True])
@@ -378,3 +391,8 @@ def test_errors_name_the_resource(own_server, client_factory):
     server.kill()
     with pytest.raises(redis.exceptions.ConnectionError, match="acquire of 'order:1' was not sent"):
         lock.acquire()
+
+
+def test_an_asyncio_client_is_refused_when_the_lock_is_made(redis_url):
+    with pytest.raises(TypeError, match="needs a client that blocks"):
+        FencedLock(redis.asyncio.Redis.from_url(redis_url), "order:1")

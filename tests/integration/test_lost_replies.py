@@ -340,12 +340,16 @@ def test_a_connection_whose_setup_was_interrupted_is_not_used(redis_url, r, monk
 
 def test_a_pool_is_collected_with_its_connections(redis_url, r):
     before = len(r.client_list())
-    for _ in range(5):
+
+    def use_and_forget():
         client = redis.Redis.from_url(redis_url)
         with FencedLock(client, "order:1", timeout=10):
-            pool = weakref.ref(client.connection_pool)
+            pass
         client.close()
-        del client
+        return weakref.ref(client.connection_pool)
+
+    for _ in range(5):
+        pool = use_and_forget()
         gc.collect()
         assert pool() is None
     wait_until(lambda: len(r.client_list()) <= before)
