@@ -40,6 +40,9 @@ def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
     try:
         configured_issuer()
     except ImproperlyConfigured as error:
-        hint = "Use 'clock', 'counter', or the dotted path of a subclass of fenced_locks.issuers.RedisIssuer."
+        hint = (
+            "Use 'clock', 'counter', 'database', or the dotted path of a subclass of "
+            "fenced_locks.issuers.RedisIssuer or fenced_locks.issuers.ExternalIssuer."
+        )
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
     return []

@@ -59,7 +59,7 @@ class Conf:
         KEY_PREFIX: Text put before every resource to make the lock key.
         TIMEOUT: Length of a lease in seconds; None for a lease without end.
         BLOCKING_TIMEOUT: How long to wait for a busy resource, in seconds; None for without end.
-        ISSUER: Who issues fence tokens: ``clock``, ``counter``, a dotted path or an ``Issuer``.
+        ISSUER: Who issues fence tokens: ``clock``, ``counter``, ``database``, a dotted path or an ``Issuer``.
         COUNTER_RETENTION: How long an idle counter of the issuer ``clock`` is kept, in seconds.
     """
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.db import models
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     _BigIntegerField = models.BigIntegerField[int, int]
+    _CharField = models.CharField[str, str]
 else:
     _BigIntegerField = models.BigIntegerField
+    _CharField = models.CharField
 
 MAX_TOKEN = 2**63 - 1
 
@@ -34,6 +38,18 @@ class FenceTokenField(_BigIntegerField):
         if self.editable:
             kwargs["editable"] = True
         return name, path, args, kwargs
+
+
+class ExactCharField(_CharField):
+    """A ``CharField`` that tells apart what differs, also on MySQL and MariaDB: case, accents, trailing spaces."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Return the type of the column, with a collation where the database's own may be lax."""
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            is_mariadb = cast("Any", connection).mysql_is_mariadb
+            parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+        return parameters
 
 
 def checked_token(token: object) -> int:

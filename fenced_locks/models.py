@@ -9,10 +9,10 @@ from asgiref.sync import sync_to_async
 from django.db import models, router
 
 from . import plain_saves
-from .fields import FenceTokenField, checked_token
+from .fields import ExactCharField, FenceTokenField, checked_token
 from .querysets import FencedQuerySet
 
-__all__ = ["FenceTokenField", "FencedModel", "FencedQuerySet"]
+__all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
 
 
 class FencedModel(models.Model):
@@ -150,3 +150,24 @@ class FencedModel(models.Model):
         if not result:
             plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
         return result
+
+
+class FenceCounter(models.Model):
+    """
+    The last token of a resource, for the issuer ``database``: one row per lock name, made by the first grant.
+
+    Rows are never deleted: a counter that starts again hands out tokens that rows of the resource have seen.
+    """
+
+    # What every supported database can index.
+    MAX_LENGTH = 255
+
+    resource = ExactCharField(max_length=MAX_LENGTH, primary_key=True)
+    token = models.BigIntegerField()
+
+    class Meta:
+        # Without it, whoever has not installed the app could not import FencedModel.
+        app_label = "fenced_locks"
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {self.token}"

@@ -21,7 +21,7 @@ from .conf import conf
 from .connections import get_client, server_of
 from .durations import Duration
 from .exceptions import LeaseLost
-from .issuers import ClockIssuer, RedisIssuer, get_issuer
+from .issuers import AnyIssuer, ClockIssuer, get_issuer
 from .locks import core
 from .locks.core import Lease
 from .locks.sync import FencedLock
@@ -38,7 +38,7 @@ class FromSettings:
 FROM_SETTINGS: Final = FromSettings()
 
 
-def configured_issuer() -> RedisIssuer:
+def configured_issuer() -> AnyIssuer:
     """
     Return the issuer that the settings name.
 
@@ -63,7 +63,7 @@ def fenced_lock(
     blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
     sleep: Duration = 0.1,
     raise_on_release_error: bool = True,
-    issuer: str | RedisIssuer | type[RedisIssuer] | None = None,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
 ) -> ReentrantLock:
     """
     Return the lock of a resource, built from the settings, for use as a context manager.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _PLACEHOLDER = re.compile(r"<([^<>]*)>")
@@ -46,6 +46,11 @@ class ResourceTemplate:
             if first not in signature.parameters:
                 raise ValueError(f"resource {self.text!r} names {first!r}, which is no parameter of {signature}")
 
+    @property
+    def names(self) -> list[str]:
+        """The placeholders, in their order: ``["request.user.pk"]``."""
+        return [".".join(path) for path in self._paths]
+
     def bind(self, arguments: Mapping[str, Any]) -> str:
         """
         Return the resource for one call.
@@ -56,20 +61,31 @@ class ResourceTemplate:
         Raises:
             ValueError: A placeholder has no value, or its value is None, empty, or has no text of its own.
         """
-        values = [self._value(path, arguments) for path in self._paths]
+        return self.fill([self._value(path, arguments) for path in self._paths])
+
+    def fill(self, values: Sequence[Any]) -> str:
+        """
+        Return the resource with these values for its placeholders, in their order.
+
+        Raises:
+            ValueError: A value is None, empty, or has no text of its own.
+        """
         text = self._literals[0]
-        for value, literal in zip(values, self._literals[1:], strict=True):
-            text += value + literal
+        for path, value, literal in zip(self._paths, values, self._literals[1:], strict=True):
+            text += self._text(path, value) + literal
         return text
 
-    def _value(self, path: list[str], arguments: Mapping[str, Any]) -> str:
-        name = ".".join(path)
+    def _value(self, path: list[str], arguments: Mapping[str, Any]) -> Any:
         try:
             value = arguments[path[0]]
             for attribute in path[1:]:
                 value = getattr(value, attribute)
         except (KeyError, AttributeError) as error:
-            raise ValueError(f"resource {self.text!r}: the call has no {name!r}") from error
+            raise ValueError(f"resource {self.text!r}: the call has no {'.'.join(path)!r}") from error
+        return value
+
+    def _text(self, path: list[str], value: Any) -> str:
+        name = ".".join(path)
         if value is None or callable(value) or _has_no_text(value):
             raise ValueError(f"resource {self.text!r}: {name!r} is {value!r}, which does not name one resource")
         # Braces are Redis's hash tags in the name of a lock, and a value has no say in them.

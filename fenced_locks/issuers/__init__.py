@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from .base import Issuer, RedisIssuer
+from .base import AnyIssuer, ExternalIssuer, Issuer, RedisIssuer
 from .clock import ClockIssuer
 from .counter import CounterIssuer
+from .database import DatabaseIssuer
 
-__all__ = ["ClockIssuer", "CounterIssuer", "Issuer", "RedisIssuer", "get_issuer"]
+__all__ = [
+    "AnyIssuer",
+    "ClockIssuer",
+    "CounterIssuer",
+    "DatabaseIssuer",
+    "ExternalIssuer",
+    "Issuer",
+    "RedisIssuer",
+    "get_issuer",
+]
 
-_BY_NAME: dict[object, RedisIssuer] = {"clock": ClockIssuer(), "counter": CounterIssuer()}
+_BY_NAME: dict[object, AnyIssuer] = {"clock": ClockIssuer(), "counter": CounterIssuer(), "database": DatabaseIssuer()}
+_KINDS = (RedisIssuer, ExternalIssuer)
 
 
-def get_issuer(spec: object) -> RedisIssuer:
+def get_issuer(spec: object) -> AnyIssuer:
     """
     Return the issuer that ``spec`` names.
 
     Args:
-        spec: ``"clock"``, ``"counter"``, the dotted path of an issuer class or instance, or one of these itself.
+        spec: ``"clock"``, ``"counter"``, ``"database"``, the dotted path of an issuer class or instance, or one of
+            these itself.
 
     Raises:
         TypeError: Not a string, and not an issuer class or instance.
@@ -27,8 +39,8 @@ def get_issuer(spec: object) -> RedisIssuer:
     if isinstance(spec, str) and spec in _BY_NAME:
         return _BY_NAME[spec]
     found = _import(spec) if isinstance(spec, str) else spec
-    issuer = found() if isinstance(found, type) and issubclass(found, RedisIssuer) else found
-    if not isinstance(issuer, RedisIssuer):
+    issuer = found() if isinstance(found, type) and issubclass(found, _KINDS) else found
+    if not isinstance(issuer, _KINDS):
         raise TypeError(f"issuer must be a name, a dotted path, or an issuer class or instance; got {spec!r}")
     return issuer
 

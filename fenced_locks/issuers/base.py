@@ -8,22 +8,28 @@ that cannot keep the law in some case says so in its docstring.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ..scripts import Script, load, source
 
 
 class Issuer(ABC):
     """
-    Whoever mints fence tokens.
+    Whoever mints fence tokens: a ``RedisIssuer`` or an ``ExternalIssuer``.
 
     Attributes:
         name: Short name, for settings, messages and ``fence_status``.
+        argument: The third argument of ``mint``.
     """
 
     name: ClassVar[str]
+
+    @property
+    def argument(self) -> bytes:
+        return b""
 
     def issued_at(self, token: int) -> datetime | None:
         """Return when ``token`` was issued, in UTC, or None where tokens do not tell."""
@@ -38,19 +44,65 @@ class RedisIssuer(Issuer):
     returns the token as a string of digits, or nil and the reason why there is none, in which case it has written
     nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use; ``now_us`` is the server's time in
     microseconds, ``lease_ms`` the lease in milliseconds (0 without end), ``argument`` the property below.
+
+    Attributes:
+        retention_ms: How long an idle counter is kept, in milliseconds; 0 without end.
+        starts_at_clock: Whether a counter that is missing counts as the server's time in microseconds.
     """
+
+    starts_at_clock: ClassVar[bool] = False
+
+    @property
+    def retention_ms(self) -> int:
+        return 0
 
     @property
     @abstractmethod
     def mint(self) -> str:
         """The Lua text."""
 
-    @property
-    def argument(self) -> bytes:
-        """The third argument of ``mint``."""
-        return b""
-
     @cached_property
     def acquire_script(self) -> Script:
         """The script that takes the lock with a token of this issuer."""
         return load("acquire", source("read_counter"), self.mint)
+
+
+class ExternalIssuer(Issuer):
+    """
+    An issuer outside Redis.
+
+    The lock is taken first, then ``issue`` is called, and the lease is looked at again: a holder that slept between
+    the two, beyond the end of its lease, must not walk away with the greatest token. If ``issue`` raises, the lease
+    is given back.
+    """
+
+    @cached_property
+    def acquire_script(self) -> Script:
+        """The script that takes the lock without a token."""
+        return load("acquire", source("read_counter"), source("mint_elsewhere"))
+
+    @abstractmethod
+    def issue(self, resource: str) -> int:
+        """
+        Return the next token of a resource: positive, and greater than every one returned before, to anybody.
+
+        A token counts as returned from the moment somebody may have seen it: it must not be undone by a rollback.
+        May be called by many threads at once.
+
+        Args:
+            resource: Name of the lock.
+
+        Raises:
+            IssuerError: There is none; the message says why. Any other exception is wrapped in one.
+        """
+
+    def last_tokens(self, resources: Sequence[str]) -> dict[str, int]:
+        """Return the last tokens of those of these resources that have one; for ``fence_status --model``."""
+        raise NotImplementedError(f"the issuer {self.name!r} does not tell its last tokens")
+
+    def raise_tokens(self, tokens: Mapping[str, int]) -> None:
+        """Let the next token of each of these resources be greater than the one given; never lowers anything."""
+        raise NotImplementedError(f"the issuer {self.name!r} cannot be raised")
+
+
+AnyIssuer: TypeAlias = RedisIssuer | ExternalIssuer

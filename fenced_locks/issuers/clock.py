@@ -30,9 +30,15 @@ class ClockIssuer(RedisIssuer):
     """
 
     name = "clock"
+    starts_at_clock = True
 
     def __init__(self, retention: Duration = timedelta(days=7)) -> None:
-        self._argument = b"%d" % to_ms(to_seconds("retention", retention))
+        self._retention_ms = to_ms(to_seconds("retention", retention))
+        self._argument = b"%d" % self._retention_ms
+
+    @property
+    def retention_ms(self) -> int:
+        return self._retention_ms
 
     @property
     def mint(self) -> str:

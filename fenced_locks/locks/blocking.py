@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .steps import Pause, Request, Steps, T
+from .steps import Issue, Pause, Request, Steps, T
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -25,8 +25,10 @@ def run(wire: Wire, plan: Steps[T]) -> T:
         return result
 
 
-def _do(wire: Wire, action: Request | Pause) -> Any:
-    if isinstance(action, Pause):
-        time.sleep(action.seconds)
-        return None
-    return wire.call(*action)
+def _do(wire: Wire, action: Request | Pause | Issue) -> Any:
+    if isinstance(action, Request):
+        return wire.call(*action)
+    if isinstance(action, Issue):
+        return action.issuer.issue(action.resource)
+    time.sleep(action.seconds)
+    return None

@@ -43,10 +43,15 @@ class Lease:
 
 @dataclass(slots=True)
 class Busy:
-    """Who had the lock when it was last refused, and for how many seconds; None where that is not known."""
+    """
+    Who had the lock when it was last refused, and for how many seconds; None where that is not known.
+
+    ``expired`` if it was taken, and the lease ended before it was complete.
+    """
 
     owner_id: str | None = None
     remaining: float | None = None
+    expired: bool = False
 
 
 @dataclass(slots=True)
@@ -158,6 +163,14 @@ def is_over(lease: Lease, now: float) -> bool:
 
 def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
     """Return the error for a resource that is busy, saying who holds it and for how long."""
+    error = LockNotAcquired(f"{resource!r} {_state(busy)}; {waited}", resource)
+    error.owner_id, error.remaining = busy.owner_id, busy.remaining
+    return error
+
+
+def _state(busy: Busy) -> str:
+    if busy.expired:
+        return "was taken, but the lease ended before it was complete"
     if busy.owner_id is None:
         holder = "an unknown owner"
     elif is_this_process(busy.owner_id):
@@ -165,9 +178,7 @@ def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
     else:
         holder = busy.owner_id
     lease = "without end" if busy.remaining is None else f"with {busy.remaining:.3f} s left"
-    error = LockNotAcquired(f"{resource!r} is busy: held by {holder}, {lease}; {waited}", resource)
-    error.owner_id, error.remaining = busy.owner_id, busy.remaining
-    return error
+    return f"is busy: held by {holder}, {lease}"
 
 
 def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:
@@ -192,6 +203,15 @@ def issuer_error(error: ResponseError, resource: str, counter: bytes) -> IssuerE
         return None
     reason = text.removeprefix("FENCE counter ")
     key = counter.decode(errors="backslashreplace")
-    refused = IssuerError(f"no fence token for {resource!r}: its counter {key!r} {reason}; no lease was left behind")
+    return _no_token(resource, f"its counter {key!r} {reason}")
+
+
+def not_issued(resource: str, issuer: str, what: str) -> IssuerError:
+    """Return the error for an issuer outside Redis that had no token."""
+    return _no_token(resource, f"the issuer {issuer!r} {what}")
+
+
+def _no_token(resource: str, reason: str) -> IssuerError:
+    refused = IssuerError(f"no fence token for {resource!r}: {reason}; no lease was left behind")
     refused.resource = resource
     return refused

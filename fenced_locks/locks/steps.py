@@ -1,7 +1,7 @@
 """
-What a lock says to the server, as generators: each yields a ``Request`` or a ``Pause`` and is sent the reply, or is
-thrown ``NotSent``, ``ReplyLost`` or the script's error. Whoever drives them waits in its own way, with or without
-``await``; every decision stands here once.
+What a lock says to the server, as generators: each yields a ``Request``, a ``Pause`` or an ``Issue`` and is sent the
+reply or the token, or is thrown ``NotSent``, ``ReplyLost``, the script's error or whatever else came of it. Whoever
+drives them waits in its own way, with or without ``await``; every decision stands here once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from redis.exceptions import ResponseError
 
 from ..durations import to_ms
-from ..exceptions import LeaseLost
-from ..issuers import RedisIssuer
+from ..exceptions import IssuerError, LeaseLost
+from ..issuers import AnyIssuer, ExternalIssuer
 from ..scripts import Script, load
 from ..wire import NotSent, ReplyLost, Undo
 from . import core
@@ -47,8 +47,15 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Issue(NamedTuple):
+    """A token to be drawn outside Redis."""
+
+    issuer: ExternalIssuer
+    resource: str
+
+
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Request | Pause, Any, T]
+Steps: TypeAlias = Generator[Request | Pause | Issue, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class Target:
     resource: str
     lock: bytes
     counter: bytes
-    issuer: RedisIssuer
+    issuer: AnyIssuer
     reply_limit: float | None
     hides_retries: bool
 
@@ -103,14 +110,36 @@ def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> 
     mine = core.new_owner_id() if chosen else owner
     try:
         lease = yield from _take(target, call, mine, timeout)
-        if lease is not None and chosen:
-            call.lost += [lease.owner, owner]
-            lease = yield from _adopt(target, call, lease, owner)
+        if lease is not None and (chosen or isinstance(target.issuer, ExternalIssuer)):
+            lease = yield from _complete(target, call, lease, owner if chosen else lease.owner)
     except BaseException:
         yield from _give_up(target, call)
         raise
     call.lease = lease
     return lease is not None
+
+
+def _complete(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
+    """Do what the script that took the lock could not; None if the lease ended meanwhile."""
+    call.lost.append(lease.owner)
+    if isinstance(target.issuer, ExternalIssuer):
+        lease.fence_token = yield from _issue(target, target.issuer)
+    if owner != lease.owner:
+        call.lost.append(owner)
+    return (yield from _adopt(target, call, lease, owner))
+
+
+def _issue(target: Target, issuer: ExternalIssuer) -> Steps[int]:
+    try:
+        token = yield Issue(issuer, target.resource)
+    except IssuerError as error:
+        error.resource = error.resource or target.resource
+        raise
+    except Exception as error:
+        raise core.not_issued(target.resource, issuer.name, f"failed: {type(error).__name__}: {error}") from error
+    if not isinstance(token, int) or isinstance(token, bool) or token < 1:
+        raise core.not_issued(target.resource, issuer.name, f"returned {token!r}, which is no token")
+    return token
 
 
 def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[Lease | None]:
@@ -161,9 +190,9 @@ def _give_up(target: Target, call: Call) -> Steps[None]:
 
 def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
     """
-    Store the owner id that the caller chose; None if the lease ended meanwhile.
+    Store the owner id that the caller chose, or only look whether the lease is still there; None if it is not.
 
-    Taken under that id at once, a lease of another holder with the same id could not be told from our own.
+    Taken under the chosen id at once, a lease of another holder with the same id could not be told from our own.
     """
     patience = core.patience(monotonic(), call.deadline, target.reply_limit)
     # maybe_applied: the server has a lease of ours, whatever becomes of this request.
@@ -179,11 +208,18 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
             break
     if isinstance(reply, list):
         call.busy = core.refused(reply)
+    elif owner == lease.owner and core.is_over(lease, monotonic()):
+        call.busy = core.Busy()
+        yield from _give_up(target, call)
+    else:
         call.lost.clear()
-        return None
-    call.lost.clear()
-    lease.owner = owner
-    return lease
+        lease.owner = owner
+        return lease
+    call.busy.expired = True
+    # The lease's own id stays there: the next try takes another one, which a late release of this cannot meet.
+    if owner != lease.owner:
+        call.lost.remove(owner)
+    return None
 
 
 def release(target: Target, lease: Lease) -> Steps[None]:

@@ -14,7 +14,7 @@ from redis.lock import Lock
 from .. import keys
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
-from ..issuers import RedisIssuer, get_issuer
+from ..issuers import AnyIssuer, get_issuer
 from ..wire import wire_for
 from . import core, steps
 from .blocking import run
@@ -43,7 +43,7 @@ class FencedLock(Lock):
         blocking_timeout: How long it waits, in seconds; None for without end. The last try is at the deadline.
         thread_local: Whether each thread has its own lease.
         raise_on_release_error: Whether leaving the context manager raises where the lease was lost.
-        issuer: ``"clock"``, ``"counter"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
+        issuer: ``"clock"``, ``"counter"``, ``"database"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
 
     Raises:
         TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
@@ -65,7 +65,7 @@ class FencedLock(Lock):
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
-        issuer: str | RedisIssuer | type[RedisIssuer] = "clock",
+        issuer: str | AnyIssuer | type[AnyIssuer] = "clock",
     ) -> None:
         text, key = keys.name_and_key(name, redis.get_connection_kwargs().get("encoding", "utf-8"))
         counter = keys.counter_key(keys.check_name(text))
@@ -142,7 +142,7 @@ class FencedLock(Lock):
 
         Raises:
             TypeError, ValueError: A bad argument; nothing was sent.
-            IssuerError: The counter cannot be used; no lease was left behind.
+            IssuerError: No fence token could be issued; no lease was left behind.
             OutcomeUnknown: The last attempt was sent and its reply lost; what it took is undone if the server can
                 be reached, and ends with the lease otherwise.
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.

@@ -10,7 +10,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from fenced_locks import FencedLock, LockNotAcquired, StaleToken, fenced_lock, with_fenced_lock
-from fenced_locks.issuers import ClockIssuer
+from fenced_locks.issuers import ClockIssuer, DatabaseIssuer, ExternalIssuer
 from tests.app.models import Order, Parcel
 
 
@@ -50,6 +50,20 @@ def plain(client: redis.Redis) -> int | None:
     except LockNotAcquired as busy:
         described: tuple[str | None, str | None, float | None] = busy.resource, busy.owner_id, busy.remaining
         return len(described)
+
+
+class Numbers(ExternalIssuer):
+    name = "numbers"
+
+    def issue(self, resource: str) -> int:
+        return len(resource)
+
+
+def issuers(client: redis.Redis) -> None:
+    FencedLock(client, "order:1", issuer=Numbers)
+    FencedLock(client, "order:1", issuer=Numbers())
+    fenced_lock("order:1", issuer="database")
+    fenced_lock("order:1", issuer=DatabaseIssuer)
 
 
 def managers() -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import redis
@@ -16,7 +17,8 @@ from django.core.management.base import BaseCommand, CommandError
 from ...conf import conf
 from ...connections import get_client
 from ...inspection import Page, read_pages
-from ...issuers import Issuer, get_issuer
+from ...issuers import ExternalIssuer, Issuer, get_issuer
+from .. import comparing
 from ..formats import Csv, Format, Json, Table
 
 EXIT_USAGE = 2
@@ -28,8 +30,9 @@ class Command(BaseCommand):
     """List counters and leases. Exit codes: 0 done, 2 a wrong argument or setting, 3 the server cannot be read."""
 
     help = (
-        "Lists resources with their last fence token and their lease. "
-        "Exit codes: 0 done, even if nothing matches; 2 a wrong argument or setting; 3 the server cannot be read."
+        "Lists resources with their last fence token and their lease; with --model, the rows that are ahead of their "
+        "counters. Exit codes: 0 done, even if nothing matches; 1 a row is ahead and its counter was not raised; "
+        "2 a wrong argument or setting; 3 the server cannot be read."
     )
     # A look at the server must be possible when something else is wrong; this says itself what it lacks.
     requires_system_checks = ()
@@ -43,12 +46,22 @@ class Command(BaseCommand):
         parser.add_argument("--held", action="store_true", help="only what is held")
         parser.add_argument("--using", metavar="ALIAS", help="cache alias (default: USING of FENCED_LOCKS)")
         parser.add_argument("--format", choices=("table", "json", "csv"), default="table", help="default: table")
+        comparing.add_arguments(parser)
 
     def handle(self, **options: Any) -> None:
+        if comparing.is_wanted(options):
+            try:
+                comparing.run(options, self._write, partial(self._conclude, options))
+            except BrokenPipeError:
+                self._close_stdout()
+        else:
+            self._list(options)
+
+    def _list(self, options: dict[str, Any]) -> None:
         alias, issuer, pages = _open(options)
         try:
             counters, held = self._write_pages(self._format(options, issuer), pages)
-            self._conclude(options, _summary(options, alias, counters, held))
+            self._conclude(options, _summary(options, alias, counters, held) + _elsewhere(issuer))
         except BrokenPipeError:
             self._close_stdout()
         except redis.RedisError as error:
@@ -126,6 +139,12 @@ def _summary(options: dict[str, Any], alias: str, counters: int, held: int) -> s
     if options["held"] and not held:
         return f"None of the counters that match {pattern!r} is held: {counters:,} free."
     return f"{counters:,} counter{'s' if counters > 1 else ''}: {held:,} held, {counters - held:,} free."
+
+
+def _elsewhere(issuer: Issuer) -> str:
+    if not isinstance(issuer, ExternalIssuer):
+        return ""
+    return f"\nThe issuer {issuer.name!r} keeps its counters outside Redis: its resources are not among these."
 
 
 def _one_line(error: Exception) -> str:

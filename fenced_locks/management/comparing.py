@@ -1,0 +1,110 @@
+"""``fence_status --model``: rows that are ahead of their counters, and the raising of these counters."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import redis
+from django.apps import apps
+from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import DatabaseError, connections, router
+from django.utils.connection import ConnectionDoesNotExist
+
+from ..comparison import Page, compare, counters_of, read_rows
+from ..conf import conf
+from ..connections import get_client
+from ..exceptions import IssuerError
+from ..shortcuts import configured_issuer
+from ..templates import ResourceTemplate
+from .ahead import FORMATS, Format
+
+EXIT_AHEAD = 1
+EXIT_USAGE = 2
+EXIT_SERVER = 3
+_USAGE = (ConnectionDoesNotExist, FieldDoesNotExist, ImproperlyConfigured, LookupError, TypeError, ValueError)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that compare rows with counters."""
+    rows = parser.add_argument_group("rows and counters")
+    rows.add_argument("--model", metavar="APP.MODEL", help="compare the rows of this model with their counters")
+    rows.add_argument("--resource", metavar="NAME", help="how its rows are locked, like 'order:<pk>'")
+    rows.add_argument("--database", metavar="ALIAS", help="database of the rows (default: the router's)")
+    rows.add_argument("--repair", action="store_true", help="raise the counters that are behind; lowers none")
+
+
+def is_wanted(options: dict[str, Any]) -> bool:
+    """Return whether any of these arguments was given."""
+    return any(options[name] for name in ("model", "resource", "database", "repair"))
+
+
+def run(options: dict[str, Any], write: Callable[[str], None], conclude: Callable[[str], None]) -> None:
+    """
+    Write the rows that are ahead, then a summary.
+
+    Raises:
+        CommandError: With the exit code: 1 if a row is ahead and its counter was not raised, 2 for a wrong argument
+            or setting, 3 if a server cannot be read.
+    """
+    alias, pages = _open(options)
+    try:
+        rows, ahead, raised = _write_pages(FORMATS[options["format"]](), pages, write)
+    except (redis.RedisError, IssuerError, DatabaseError) as error:
+        message = f"rows and counters (cache alias {alias!r}) cannot be compared: {_one_line(error)}"
+        raise CommandError(message, returncode=EXIT_SERVER) from error
+    except (FieldError, NotImplementedError, ValueError) as error:
+        raise CommandError(_one_line(error), returncode=EXIT_USAGE) from error
+    conclude(_summary(rows, ahead, raised))
+    if ahead > raised:
+        remedy = "" if options["repair"] else "; --repair raises their counters"
+        raise CommandError(f"{_rows(ahead - raised)} ahead{remedy}", returncode=EXIT_AHEAD)
+
+
+def _open(options: dict[str, Any]) -> tuple[str, Iterator[Page]]:
+    """Turn settings and arguments into pages; nothing is sent yet."""
+    if not options["model"] or not options["resource"]:
+        raise CommandError("--model and --resource go together", returncode=EXIT_USAGE)
+    if options["pattern"] or options["held"]:
+        raise CommandError("a pattern and --held do not go with --model", returncode=EXIT_USAGE)
+    try:
+        alias = conf.USING if options["using"] is None else options["using"]
+        model = apps.get_model(options["model"])
+        model._meta.get_field("fence_token")
+        template = ResourceTemplate(options["resource"])
+        database = connections[options["database"] or router.db_for_write(model)]
+        rows = read_rows(model, template, database.alias)
+        counters = counters_of(configured_issuer(), get_client(alias))
+    except _USAGE as error:
+        raise CommandError(_one_line(error), returncode=EXIT_USAGE) from error
+    return alias, compare(rows, counters, prefix=conf.KEY_PREFIX, repair=options["repair"])
+
+
+def _write_pages(form: Format, pages: Iterator[Page], write: Callable[[str], None]) -> tuple[int, int, int]:
+    rows = ahead = raised = 0
+    write(form.head)
+    for page in pages:
+        rows += page.rows
+        ahead += len(page.ahead)
+        raised += sum([each.raised for each in page.ahead])
+        if page.ahead:
+            write(form.lines(page.ahead))
+    write(form.foot)
+    return rows, ahead, raised
+
+
+def _summary(rows: int, ahead: int, raised: int) -> str:
+    if not ahead:
+        return f"{_rows(rows)} compared: none is ahead of its counter."
+    return f"{_rows(rows)} compared: {ahead:,} ahead of the counter, {raised:,} of these raised."
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
+
+
+def _one_line(error: Exception) -> str:
+    # A KeyError, which Django's LookupErrors may be, shows its message in quotes.
+    return " ".join(str(error).split())
