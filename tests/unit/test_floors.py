@@ -13,6 +13,8 @@ FLOORS = {
     "exceptions": 0, "durations": 0, "globs": 0,
     "conf": 1, "keys": 1, "scripts": 1,
     "wire": 2, "connections": 2, "fields": 2, "querysets": 2.1, "models": 2.2,
+    "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
+    "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.steps": 4.1, "locks.sync": 4.2, "locks": 4,
     "transactions": 2, "shortcuts": 5, "templates": 5, "responses": 5,

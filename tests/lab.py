@@ -1,0 +1,106 @@
+"""Migration operations one after the other on a real database, without files: what a guard is tried out on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connections, migrations, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+from fenced_locks.fields import FenceTokenField
+from fenced_locks.guards import is_guard_refusal, restore_guards
+
+LABEL = "lab"
+
+# DDL needs real transactions, and on SQLite none around it.
+DATABASES = [
+    pytest.param(alias, marks=pytest.mark.django_db(transaction=True, databases=[alias]))
+    for alias in ("default", "postgres", "mariadb")
+]
+
+
+class Lab:
+    """The state of an app that exists in its migrations only; `clean` drops what they made."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.state = ProjectState()
+        self._done: list[tuple[migrations.Migration, ProjectState]] = []
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """The connection of this thread."""
+        return connections[self.using]
+
+    def run(self, *operations: Operation) -> None:
+        """Apply the operations as one migration."""
+        migration = self._migration(operations)
+        before = self.state.clone()
+        with self.connection.schema_editor(atomic=migration.atomic) as editor:
+            self.state = migration.apply(self.state, editor)
+        self._done.append((migration, before))
+
+    def back(self) -> None:
+        """Unapply the last migration."""
+        migration, self.state = self._done.pop()
+        with self.connection.schema_editor(atomic=migration.atomic) as editor:
+            migration.unapply(self.state.clone(), editor)
+
+    def sql(self, *operations: Operation, backwards: bool = False) -> str:
+        """Return what `sqlmigrate` prints for the operations; nothing is applied."""
+        migration = self._migration(operations)
+        with self.connection.schema_editor(collect_sql=True, atomic=migration.atomic) as editor:
+            run = migration.unapply if backwards else migration.apply
+            run(self.state.clone(), editor, collect_sql=True)
+        return "\n".join(editor.collected_sql)
+
+    def order(self, *fields: tuple[str, models.Field[Any, Any]], **options: Any) -> None:
+        """Make a table `Order` with a token, a status and what else is named."""
+        self.run(
+            migrations.CreateModel(
+                "Order",
+                [
+                    ("id", models.BigAutoField(primary_key=True)),
+                    ("fence_token", FenceTokenField()),
+                    ("status", models.CharField(max_length=20, default="new")),
+                    *fields,
+                ],
+                options=options,
+            )
+        )
+
+    def rows(self, name: str = "Order") -> models.QuerySet[Any]:
+        """Return all rows of a model as the migrations have it now."""
+        return self.state.apps.get_model(LABEL, name)._base_manager.using(self.using).all()
+
+    def after_migrate(self) -> None:
+        """Do what `migrate` does when it is through."""
+        restore_guards(using=self.using, apps=self.state.apps)
+
+    def clean(self) -> None:
+        """Drop every table, children first."""
+        with self.connection.schema_editor() as editor:
+            for model in sorted(self.state.apps.get_models(), key=lambda model: -len(model._meta.parents)):
+                editor.delete_model(model)
+
+    def _migration(self, operations: tuple[Operation, ...]) -> migrations.Migration:
+        migration = migrations.Migration("0001_lab", LABEL)
+        migration.operations = list(operations)
+        return migration
+
+
+def quoted(lab: Lab, name: str = "Order") -> str:
+    """Return the table of a model for SQL."""
+    return lab.connection.ops.quote_name(lab.rows(name).model._meta.db_table)
+
+
+def refused(write: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """Assert that a guard refuses the write; return what it says."""
+    with pytest.raises(IntegrityError) as caught:
+        write(*arguments, **named)
+    assert is_guard_refusal(caught.value)
+    return str(caught.value)
