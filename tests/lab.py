@@ -16,9 +16,9 @@ from fenced_locks.guards import is_guard_refusal, restore_guards
 
 LABEL = "lab"
 
-# DDL needs real transactions, and on SQLite none around it.
+# DDL needs real transactions, and on SQLite none around it. Django cannot set up the others without "default".
 DATABASES = [
-    pytest.param(alias, marks=pytest.mark.django_db(transaction=True, databases=[alias]))
+    pytest.param(alias, marks=pytest.mark.django_db(transaction=True, databases=["default", alias]))
     for alias in ("default", "postgres", "mariadb")
 ]
 

@@ -161,7 +161,8 @@ def test_a_transaction_goes_on_after_a_refusal_in_a_savepoint(guarded, using):
 
 WAITING = {
     "postgres": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "mariadb": "SELECT variable_value + 0 FROM information_schema.global_status "
+    "WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
 }
 
 
