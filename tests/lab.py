@@ -22,6 +22,12 @@ DATABASES = [
     for alias in ("default", "postgres", "mariadb")
 ]
 
+_DROP_FUNCTIONS = """DO $$ DECLARE function regprocedure; BEGIN
+    FOR function IN SELECT p.oid FROM pg_proc p LEFT JOIN pg_trigger t ON t.tgfoid = p.oid
+        WHERE p.prosrc LIKE '%fence guard on%' AND t.oid IS NULL
+    LOOP EXECUTE 'DROP FUNCTION ' || function; END LOOP;
+END $$"""
+
 
 class Lab:
     """The state of an app that exists in its migrations only; `clean` drops what they made."""
@@ -39,10 +45,10 @@ class Lab:
     def run(self, *operations: Operation) -> None:
         """Apply the operations as one migration."""
         migration = self._migration(operations)
-        before = self.state.clone()
         with self.connection.schema_editor(atomic=migration.atomic) as editor:
-            self.state = migration.apply(self.state, editor)
-        self._done.append((migration, before))
+            after = migration.apply(self.state.clone(), editor)
+        self._done.append((migration, self.state))
+        self.state = after
 
     def back(self) -> None:
         """Unapply the last migration."""
@@ -82,10 +88,13 @@ class Lab:
         restore_guards(using=self.using, apps=self.state.apps)
 
     def clean(self) -> None:
-        """Drop every table, children first."""
+        """Drop every table, children first, and the functions that PostgreSQL keeps."""
         with self.connection.schema_editor() as editor:
             for model in sorted(self.state.apps.get_models(), key=lambda model: -len(model._meta.parents)):
                 editor.delete_model(model)
+        if self.connection.vendor == "postgresql":
+            with self.connection.cursor() as cursor:
+                cursor.execute(_DROP_FUNCTIONS)
 
     def _migration(self, operations: tuple[Operation, ...]) -> migrations.Migration:
         migration = migrations.Migration("0001_lab", LABEL)
