@@ -13,6 +13,7 @@ from django.db.migrations.state import ProjectState
 
 from fenced_locks.fields import FenceTokenField
 from fenced_locks.guards import is_guard_refusal, restore_guards
+from fenced_locks.operations import AddFenceGuard
 
 LABEL = "lab"
 
@@ -113,3 +114,30 @@ def refused(write: Callable[..., Any], *arguments: Any, **named: Any) -> str:
         write(*arguments, **named)
     assert is_guard_refusal(caught.value)
     return str(caught.value)
+
+
+def traces(lab: Lab) -> list[str]:
+    """Return the names of all triggers and functions of the test's own in the database."""
+    sql = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name NOT LIKE 'guarded%'",
+        "postgresql": "SELECT proname FROM pg_proc WHERE prosrc LIKE '%fence guard%' AND proname NOT LIKE 'guarded%'",
+        "mysql": "SELECT trigger_name FROM information_schema.triggers "
+        "WHERE trigger_schema = DATABASE() AND trigger_name NOT LIKE 'guarded%'",
+    }[lab.connection.vendor]
+    with lab.connection.cursor() as cursor:
+        cursor.execute(sql)
+        return [name for (name,) in cursor.fetchall()]
+
+
+def lower(lab: Lab, name: str = "Order", column: str = "fence_token") -> int:
+    """Write 4 over 10 by SQL."""
+    column = lab.connection.ops.quote_name(column)
+    with lab.connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {quoted(lab, name)} SET {column} = 4 WHERE {column} = 10")
+        return int(cursor.rowcount)
+
+
+def guarded(lab: Lab, **options: Any) -> None:
+    """Guard the table and put one row with token 10 into it."""
+    lab.run(AddFenceGuard("order", **options))
+    lab.rows().create(fence_token=10)

@@ -10,6 +10,7 @@ from fenced_locks.models import FencedModel
 class Ticket(FencedModel):
     """A parent, with the column."""
 
+    id = models.BigAutoField(primary_key=True)
     subject = models.CharField(max_length=80)
 
     def __str__(self) -> str:
@@ -25,6 +26,7 @@ class Complaint(Ticket):
 class Ledger(FencedModel):
     """A table under a strict guard."""
 
+    id = models.BigAutoField(primary_key=True)
     balance = models.IntegerField(default=0)
 
     class Meta:

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Ticket",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("fence_token", fenced_locks.fields.FenceTokenField()),
                 ("subject", models.CharField(max_length=40)),
             ],
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Ledger",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("fence_token", fenced_locks.fields.FenceTokenField()),
                 ("balance", models.IntegerField(default=0)),
             ],
