@@ -19,5 +19,6 @@ class FencedLocksConfig(AppConfig):
 
         for check in (checks.check_settings, checks.check_alias, checks.check_issuer):
             register(check, checks.TAG)
-        register(checks.check_guards, checks.TAG, Tags.database)
+        # Not under our own tag: Django 6 asks every database for a tag that was named, and the others look at settings.
+        register(checks.check_guards, Tags.database)
         post_migrate.connect(guards.restore_guards, sender=self, dispatch_uid="fenced_locks.restore_guards")
