@@ -65,14 +65,16 @@ class Lab:
             run(self.state.clone(), editor, collect_sql=True)
         return "\n".join(editor.collected_sql)
 
-    def order(self, *fields: tuple[str, models.Field[Any, Any]], **options: Any) -> None:
+    def order(
+        self, *fields: tuple[str, models.Field[Any, Any]], token: models.Field[Any, Any] | None = None, **options: Any
+    ) -> None:
         """Make a table `Order` with a token, a status and what else is named."""
         self.run(
             migrations.CreateModel(
                 "Order",
                 [
                     ("id", models.BigAutoField(primary_key=True)),
-                    ("fence_token", FenceTokenField()),
+                    ("fence_token", token or FenceTokenField()),
                     ("status", models.CharField(max_length=20, default="new")),
                     *fields,
                 ],

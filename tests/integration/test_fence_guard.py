@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from django.core.serializers.base import DeserializedObject
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections, models, transaction
 from django.db.models import F
 
 from fenced_locks.guards import is_guard_refusal, without_fence_guard
@@ -23,9 +23,9 @@ def using(request):
 
 @pytest.fixture
 def lab(using):
-    """One row with token 10 in a table without a guard."""
+    """One row with token 10 in a table without a guard, and nothing of ours between it and Django."""
     lab = Lab(using)
-    lab.order()
+    lab.order(token=models.BigIntegerField(default=0))
     lab.rows().create(fence_token=10)
     yield lab
     lab.clean()
@@ -251,6 +251,16 @@ def test_maintenance_whose_transaction_has_to_be_rolled_back_is_rolled_back_and_
         assert row(guarded)[0] == 10
         with pytest.raises(IntegrityError), transaction.atomic(using=using):
             sql(guarded, 4)
+
+
+@pytest.mark.parametrize("using", DATABASES[2:], indirect=True)
+def test_maintenance_ends_with_a_transaction_that_the_server_ended(guarded, using):
+    """As a deadlock does on MariaDB: the savepoint to return to is gone."""
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=using), without_fence_guard(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute("ROLLBACK")
+        raise ZeroDivisionError
+    refused(sql, guarded, 4)
 
 
 def test_maintenance_may_be_nested(guarded, using):
