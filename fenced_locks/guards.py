@@ -22,8 +22,8 @@ from django.db.models.utils import make_model_tuple
 from .fields import FenceTokenField
 from .triggers import MESSAGE_PREFIX, Trigger, can_guard, triggers_for
 
-# Where a model of the migrations keeps its guard: on `_meta`, which children do not inherit.
-_ON_META = "fence_guard"
+# Where a state keeps its guard, and the model made of it: on `_meta`, which children do not inherit.
+_ATTRIBUTE = "fence_guard"
 
 ModelKey = tuple[str, str]
 
@@ -55,7 +55,7 @@ class GuardedModelState(ModelState):
     def render(self, apps: Any) -> type[models.Model]:
         """Return the model, which knows its guard."""
         model: type[models.Model] = super().render(apps)
-        setattr(model._meta, _ON_META, self.fence_guard)
+        setattr(model._meta, _ATTRIBUTE, self.fence_guard)
         return model
 
 
@@ -96,28 +96,24 @@ def token_owner(state: ProjectState, app_label: str, model_name: str) -> ModelKe
 
 def set_guard(state: ProjectState, key: ModelKey, guard: FenceGuard | None) -> None:
     """Record a guard in the state of the migrations, or that there is none."""
-    plain = state.models[key]
-    guarded = GuardedModelState(
-        plain.app_label,
-        plain.name,
-        list(plain.fields.items()),
-        dict(plain.options),
-        plain.bases,
-        list(plain.managers),
-    )
-    guarded.fence_guard = guard
+    guarded = state.models[key].clone()
+    if not isinstance(guarded, GuardedModelState):
+        # Other packages have kinds of state of their own, for the tables that they make.
+        kind = type(guarded)
+        guarded.__class__ = type(f"Guarded{kind.__name__}", (GuardedModelState, kind), {})
+    setattr(guarded, _ATTRIBUTE, guard)
     state.models[key] = guarded
     state.reload_model(*key, delay=True)
 
 
 def guard_of(state: ProjectState, key: ModelKey) -> FenceGuard | None:
     """Return the guard that the migrations promise up to this state."""
-    return getattr(state.models[key], _ON_META, None)
+    return getattr(state.models[key], _ATTRIBUTE, None)
 
 
 def trigger_of(model: type[models.Model]) -> Trigger | None:
     """Return the guard of a model of the migrations in the words of the database."""
-    guard: FenceGuard | None = getattr(model._meta, _ON_META, None)
+    guard: FenceGuard | None = getattr(model._meta, _ATTRIBUTE, None)
     if guard is None:
         return None
     columns = [field.column for field in model._meta.local_fields if _is_token(field.name, field)]

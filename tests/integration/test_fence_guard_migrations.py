@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from django.db import DatabaseError, migrations, models
 from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ModelState, ProjectState
 from django.db.migrations.writer import OperationWriter
 from django.test.utils import CaptureQueriesContext
 
@@ -125,6 +126,17 @@ def test_a_column_cannot_be_removed_from_under_its_guard_or_the_guard_goes_with_
     assert lab.rows().update(status="written") == 1
 
 
+def test_the_type_of_a_guarded_column_can_be_changed_without_the_guard(lab):
+    lab.order(token=models.IntegerField(default=0))
+    guarded(lab)
+    wider = migrations.AlterField("Order", "fence_token", FenceTokenField())
+    if lab.connection.vendor == "postgresql":
+        with pytest.raises(DatabaseError, match="trigger definition"):
+            lab.run(wider)
+    lab.run(RemoveFenceGuard("order"), wider, AddFenceGuard("order"))
+    refused(lower, lab)
+
+
 def test_a_column_that_is_filled_by_an_update_needs_a_strict_guard_out_of_the_way(lab):
     lab.order(("note", models.CharField(max_length=20, null=True)))
     guarded(lab, strict=True)
@@ -141,6 +153,28 @@ def test_squashed_migrations_can_write_the_operations_down():
         assert imports == {"import fenced_locks.operations"}
         assert "order" in text
     assert "strict=True" in OperationWriter(AddFenceGuard("order", strict=True)).serialize()[0]
+
+
+class OtherState(ModelState):
+    """A kind of state as other packages have, for their kinds of tables."""
+
+    def render(self, apps):
+        model = super().render(apps)
+        model.made_by = self
+        return model
+
+
+def test_the_state_of_another_package_stays_what_it_is(lab):
+    lab.order()
+    lab.state = ProjectState({key: OtherState(**vars_of(state)) for key, state in lab.state.models.items()})
+    guarded(lab)
+    refused(lower, lab)
+    assert isinstance(lab.rows().model.made_by, OtherState)
+
+
+def vars_of(state):
+    names = ("app_label", "name", "fields", "options", "bases", "managers")
+    return {name: getattr(state, name) for name in names}
 
 
 def test_the_state_keeps_the_guard_through_copies_and_renames(lab):

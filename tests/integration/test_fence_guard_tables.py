@@ -180,3 +180,27 @@ def test_what_cannot_be_guarded_is_refused_before_any_sql(lab):
     for name in ("", "ä" * 32):
         with pytest.raises(ValueError, match="takes 1 to 63 bytes"):
             AddFenceGuard("order", name=name)
+
+
+@pytest.mark.parametrize("using", DATABASES[1:2], indirect=True)
+def test_a_row_cannot_go_back_by_moving_to_another_partition(lab, using):
+    """PostgreSQL makes a DELETE and an INSERT of such an UPDATE, and runs no AFTER UPDATE trigger."""
+    lab.order(token=models.BigIntegerField(default=0))
+    with connections[using].cursor() as cursor:
+        cursor.execute("ALTER TABLE lab_order RENAME TO old")
+        cursor.execute("CREATE TABLE lab_order (LIKE old INCLUDING IDENTITY) PARTITION BY LIST (status)")
+        cursor.execute("CREATE TABLE lab_new PARTITION OF lab_order FOR VALUES IN ('new')")
+        cursor.execute("CREATE TABLE lab_rest PARTITION OF lab_order DEFAULT")
+        cursor.execute("DROP TABLE old")
+    guarded(lab)
+    refused(lab.rows().update, status="sent", fence_token=4)
+    assert lab.rows().update(status="sent", fence_token=11) == 1
+
+
+@pytest.mark.parametrize("using", DATABASES[2:], indirect=True)
+def test_the_number_that_mysql_has_for_it_makes_an_integrity_error_too(lab, monkeypatch):
+    lab.order()
+    with monkeypatch.context() as patch:
+        patch.setitem(vars(lab.connection), "mysql_is_mariadb", False)
+        guarded(lab)
+    assert "3819" in refused(lower, lab)
