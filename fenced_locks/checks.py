@@ -7,10 +7,13 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
 from .conf import conf
 from .connections import get_client
+from .guards import missing_guards
 from .shortcuts import configured_issuer
 
 TAG = "fenced_locks"
@@ -46,3 +49,23 @@ def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
         )
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
     return []
+
+
+def check_guards(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """
+    Each fence guard that the applied migrations promise must be in the database (fenced_locks.W010).
+
+    Only where databases are named, by ``check --database`` and ``migrate``: they are asked.
+    """
+    return [
+        CheckWarning(
+            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}', which the migrations promise, is "
+            f"missing in database '{alias}', or is another one.",
+            hint=f"Put it back with 'manage.py migrate --database {alias}'.",
+            id="fenced_locks.W010",
+        )
+        for alias in databases or ()
+        for trigger in missing_guards(connections[alias])
+    ]

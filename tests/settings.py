@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "fenced_locks",
     "shop",
     "tests.app",
+    "tests.guarded",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -1,0 +1,1 @@
+"""An app whose migrations guard its tables."""
