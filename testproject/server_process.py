@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -114,6 +116,27 @@ class ServerProcess:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
         return " / ".join(lines[-5:]) or "it said nothing"
+
+
+def in_package(package: str, path: str) -> Path:
+    """Return a path inside a package without importing it; it does not exist if the package does not."""
+    spec = importlib.util.find_spec(package)
+    home = spec.submodule_search_locations if spec else None
+    return Path(home[0] if home else os.devnull, path)
+
+
+def unprivileged_account(*names: str) -> dict[str, Any]:
+    """Return the account to start a program under that refuses to run as root: the first of these that exists."""
+    if os.geteuid() != 0:
+        return {}
+    # Not on Windows, which has no such accounts.
+    import pwd
+
+    for name in names:
+        with contextlib.suppress(KeyError):
+            account = pwd.getpwnam(name)
+            return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    raise ServerUnavailable(f"It does not run as root, and there is no user {' or '.join(names)}.")
 
 
 def _private_directory() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -18,6 +18,13 @@ from redis.utils import HIREDIS_AVAILABLE
 from tests.proxy import Proxy
 
 ClientFactory = Callable[..., redis.Redis]
+SqlServer = servers.PostgresServer | servers.MariadbServer | servers.ExternalDatabase
+
+# By database alias.
+SQL_SERVERS: dict[str, Callable[[], SqlServer]] = {
+    "postgres": servers.postgres_server,
+    "mariadb": servers.mariadb_server,
+}
 
 # RESP3 connections trade the pure Python parser for its RESP3 sibling by themselves.
 PARSERS = {"python": _RESP2Parser, **({"hiredis": _HiredisParser} if HIREDIS_AVAILABLE else {})}
@@ -116,13 +123,19 @@ def own_server() -> Iterator[Callable[..., servers.RedisServer]]:
 
 
 @pytest.fixture
-def postgres() -> servers.PostgresServer | servers.ExternalPostgres:
+def postgres() -> servers.PostgresServer | servers.ExternalDatabase:
     """
     The PostgreSQL server.
 
     For the ORM the mark `django_db(databases=["default", "postgres"])` is enough, without this fixture.
     """
-    return _require_postgres()
+    return cast("servers.PostgresServer", _require("postgres"))
+
+
+@pytest.fixture
+def mariadb() -> servers.MariadbServer | servers.ExternalDatabase:
+    """The MariaDB server; for the ORM name `mariadb` among the databases of the mark instead."""
+    return cast("servers.MariadbServer", _require("mariadb"))
 
 
 @pytest.fixture(scope="session")
@@ -131,23 +144,25 @@ def django_db_modify_db_settings(
     tmp_path_factory: pytest.TempPathFactory,
     django_db_modify_db_settings_parallel_suffix: None,
 ) -> None:
-    """Put SQLite into a file, which threads and child processes can share; start PostgreSQL if wanted."""
+    """Put SQLite into a file, which threads and child processes can share; start the servers that are wanted."""
     path = tmp_path_factory.mktemp("sqlite") / "test.sqlite3"
     settings.DATABASES["default"]["TEST"]["NAME"] = os.environ["SQLITE_PATH"] = str(path)
-    if any(map(_wants_postgres, request.session.items)):
-        _start_postgres()
+    for alias in SQL_SERVERS:
+        if any(_wants(alias, item) for item in request.session.items):
+            _start(alias)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Look for PostgreSQL before the fixtures do: a test's databases are set up before all else."""
-    if _wants_postgres(item):
-        _require_postgres()
+    """Look for the servers before the fixtures do: a test's databases are set up before all else."""
+    for alias in SQL_SERVERS:
+        if _wants(alias, item):
+            _require(alias)
 
 
-def _require_postgres() -> servers.PostgresServer | servers.ExternalPostgres:
+def _require(alias: str) -> SqlServer:
     """Return the server; where there is none, skip, or fail on a CI machine."""
-    server, reason = _start_postgres()
+    server, reason = _start(alias)
     if server:
         return server
     if os.environ.get("CI", "").lower() in ("1", "true"):
@@ -156,20 +171,20 @@ def _require_postgres() -> servers.PostgresServer | servers.ExternalPostgres:
 
 
 @functools.cache
-def _start_postgres() -> tuple[servers.PostgresServer | servers.ExternalPostgres | None, str]:
+def _start(alias: str) -> tuple[SqlServer | None, str]:
     try:
-        server = servers.postgres_server()
+        server = SQL_SERVERS[alias]()
     except servers.ServerUnavailable as error:
-        settings.DATABASES.pop("postgres", None)
+        settings.DATABASES.pop(alias, None)
         return None, str(error)
-    settings.DATABASES["postgres"].update(server.settings())
+    settings.DATABASES[alias].update(server.settings())
     return server, ""
 
 
-def _wants_postgres(item: pytest.Item) -> bool:
+def _wants(alias: str, item: pytest.Item) -> bool:
     named = [mark.kwargs.get("databases") or () for mark in item.iter_markers("django_db")]
     named.append(getattr(getattr(item, "cls", None), "databases", ()))
-    return "postgres" in getattr(item, "fixturenames", ()) or any("postgres" in names for names in named)
+    return alias in getattr(item, "fixturenames", ()) or any(alias in names for names in named)
 
 
 def _own_database(url: str, worker_id: str) -> str:

@@ -7,6 +7,7 @@ A process that a test starts finds Redis and SQLite through `REDIS_URL` and `SQL
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any
 
@@ -60,9 +61,14 @@ DATABASES: dict[str, dict[str, Any]] = {
         "TEST": {},
     },
 }
+# The addresses are filled in when the first test asks for them.
 if servers.has_postgres():
-    # The address is filled in when the first test asks for it.
     DATABASES["postgres"] = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "TEST": {}}
+if servers.has_mariadb():
+    DATABASES["mariadb"] = {"ENGINE": "django.db.backends.mysql", "NAME": "fenced", "TEST": {}}
+    if importlib.util.find_spec("MySQLdb") is None:
+        # Pure Python, so that the tests need nothing to be compiled.
+        importlib.import_module("pymysql").install_as_MySQLdb()
 
 MIGRATION_MODULES = {"app": None}
 FENCED_LOCKS: dict[str, Any] = {}

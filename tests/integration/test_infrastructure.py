@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -214,10 +216,10 @@ class TestRedisServer:
         with pytest.raises(servers.ServerUnavailable, match="nonsense"):
             own_server("--nonsense", "1")
 
-    @pytest.mark.parametrize("kind", ["RedisServer", "PostgresServer"])
+    @pytest.mark.parametrize("kind", ["RedisServer", "PostgresServer", "MariadbServer"])
     def test_ends_with_a_killed_process(self, kind: str, request: pytest.FixtureRequest) -> None:
-        if kind == "PostgresServer":
-            request.getfixturevalue("postgres")
+        if kind != "RedisServer":
+            request.getfixturevalue(kind.removesuffix("Server").lower())
         program = f"import servers; s = servers.{kind}(); print(s.directory, flush=True); input()"
         with _python(program) as child:
             assert child.stdout is not None
@@ -241,17 +243,19 @@ if os.fork():
 
     def test_names_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "")
-        monkeypatch.setattr(servers, "_in_package", lambda *_: Path(os.devnull))
+        monkeypatch.setattr(servers, "in_package", lambda *_: Path(os.devnull))
         with pytest.raises(servers.ServerUnavailable, match="install valkey-server or redis-server"):
             servers.RedisServer()
 
 
 class TestDatabases:
-    @pytest.mark.django_db(databases=["default", "postgres"], transaction=True)
-    def test_there_are_two(self) -> None:
-        for alias in ("default", "postgres"):
-            assert Order.objects.using(alias).create().fence_token == 0
-        assert connections["postgres"].vendor == "postgresql"
+    @pytest.mark.django_db(databases=["default", "postgres", "mariadb"], transaction=True)
+    @pytest.mark.parametrize(
+        ("alias", "vendor"), [("default", "sqlite"), ("postgres", "postgresql"), ("mariadb", "mysql")]
+    )
+    def test_there_are_three(self, alias: str, vendor: str) -> None:
+        assert Order.objects.using(alias).create().fence_token == 0
+        assert connections[alias].vendor == vendor
 
     @pytest.mark.django_db(transaction=True)
     def test_threads_share_sqlite(self) -> None:
@@ -267,11 +271,12 @@ class TestDatabases:
     def test_postgres_without_the_orm(self, postgres: servers.PostgresServer) -> None:
         assert postgres.settings("shop")["NAME"] == "shop"
 
-    def test_an_external_one_is_taken_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DATABASE_URL", "postgres://me:se%40cret@db.example:5433/shop")
-        entry = servers.postgres_server().settings()
-        assert {**entry, "ENGINE": ""} == {
-            "ENGINE": "",
+    @pytest.mark.parametrize(("scheme", "engine"), [("postgres", "postgresql"), ("mariadb", "mysql")])
+    def test_an_external_one_is_taken_apart(self, scheme: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DATABASE_URL", f"{scheme}://me:se%40cret@db.example:5433/shop")
+        server = servers.postgres_server() if scheme == "postgres" else servers.mariadb_server()
+        assert server.settings() == {
+            "ENGINE": f"django.db.backends.{engine}",
             "NAME": "shop",
             "USER": "me",
             "PASSWORD": "se@cret",
@@ -305,7 +310,9 @@ def _proxy_threads() -> list[threading.Thread]:
 @contextlib.contextmanager
 def _guest(directory: Path) -> Iterator[Callable[[], object]]:
     """Connect to the server that lives in a directory, and yield a function that asks it something."""
-    if (directory / "data").exists():
+    if (directory / "mariadb.sock").exists():
+        yield partial(_greeting, str(directory / "mariadb.sock"))
+    elif (directory / "data").exists():
         with psycopg.connect(host=str(directory), user="postgres", autocommit=True) as connection:
             yield lambda: connection.execute("SELECT 1")
     else:
@@ -313,10 +320,16 @@ def _guest(directory: Path) -> Iterator[Callable[[], object]]:
             yield client.ping
 
 
+def _greeting(path: str) -> bytes:
+    with socket.socket(socket.AF_UNIX) as guest:
+        guest.connect(path)
+        return guest.recv(5)
+
+
 def _fails(ask: Callable[[], object]) -> bool:
     try:
         ask()
-    except (redis.ConnectionError, psycopg.OperationalError):
+    except (redis.ConnectionError, psycopg.OperationalError, OSError):
         return True
     return False
 
