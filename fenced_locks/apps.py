@@ -16,5 +16,5 @@ class FencedLocksConfig(AppConfig):
         """Register the system checks."""
         from . import checks
 
-        for check in (checks.check_settings, checks.check_alias, checks.check_issuer):
+        for check in (checks.check_settings, checks.check_alias, checks.check_issuer, checks.check_found_rows):
             register(check, checks.TAG)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
+from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 
@@ -14,6 +16,9 @@ from .connections import get_client
 from .shortcuts import configured_issuer
 
 TAG = "fenced_locks"
+
+# MySQLdb.constants.CLIENT.FOUND_ROWS: no driver is needed to look at settings.
+_FOUND_ROWS = 2
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -43,3 +48,24 @@ def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
         hint = "Use 'clock', 'counter', or the dotted path of a subclass of fenced_locks.issuers.RedisIssuer."
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
     return []
+
+
+def check_found_rows(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """MySQL and MariaDB must report the rows that matched, not those that became different (fenced_locks.W004)."""
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}]['OPTIONS']['client_flag'] drops the flag FOUND_ROWS that Django sets: fenced writes "
+            "that change no value are reported as refused.",
+            hint="Add MySQLdb.constants.CLIENT.FOUND_ROWS to the flags.",
+            id="fenced_locks.W004",
+        )
+        for alias, database in settings.DATABASES.items()
+        if _drops_found_rows(database)
+    ]
+
+
+def _drops_found_rows(database: dict[str, Any]) -> bool:
+    if database.get("ENGINE", "").rpartition(".")[2] != "mysql":
+        return False
+    flags = (database.get("OPTIONS") or {}).get("client_flag")
+    return flags is not None and not flags & _FOUND_ROWS

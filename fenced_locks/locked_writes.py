@@ -67,6 +67,14 @@ def lock(queryset: QuerySet, token: int, *, repeatable: bool = False) -> list[An
     return confirmed
 
 
+def locked(queryset: QuerySet) -> QuerySet:
+    """Return the rows of a queryset in a form that locks them as they are read; on SQLite lock the database."""
+    if connections[queryset.db].vendor == "sqlite":
+        _lock_database(queryset)
+        return queryset
+    return _locking(queryset) if _may_lock(queryset) else queryset.filter(pk__in=_locked_keys(queryset))
+
+
 def write(queryset: QuerySet, keys: list[Any], token: int, fields: dict[str, Any], *, repeatable: bool = False) -> int:
     """Write locked rows by key, the table that holds the token first; return how many."""
     owner = fence_owner(queryset.model)

@@ -13,7 +13,7 @@ FLOORS = {
     "exceptions": 0, "durations": 0, "globs": 0,
     "keys": 0, "conf": 1, "scripts": 1,
     "wire": 2, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
-    "locked_writes": 2, "querysets": 2.1, "plain_saves": 2.1, "models": 2.2,
+    "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "plain_saves": 2.1, "models": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.steps": 4.1, "locks.blocking": 4.2, "locks.sync": 4.3, "locks": 4,
     "shortcuts": 5, "templates": 5, "responses": 5,
