@@ -14,6 +14,7 @@ from .fields import checked_token
 from .signals import stale_write_rejected
 
 M = TypeVar("M", bound=models.Model)
+Values = Mapping[str, Any] | None
 
 
 class FencedQuerySet(models.QuerySet[M]):
@@ -113,8 +114,8 @@ class FencedQuerySet(models.QuerySet[M]):
         self,
         token: int,
         /,
-        defaults: Mapping[str, Any] | None = None,
-        create_defaults: Mapping[str, Any] | None = None,
+        defaults: Values = None,
+        create_defaults: Values = None,
         *,
         repeatable: bool = False,
         **lookup: Any,
@@ -144,22 +145,27 @@ class FencedQuerySet(models.QuerySet[M]):
         update = dict(defaults or {})
         create = update if create_defaults is None else dict(create_defaults)
         self._prepare_upsert({**lookup, **update, **create})
-        found: tuple[M, bool] = upserts.update_or_create(
-            self, checked_token(token), lookup, update, create, repeatable=repeatable
-        )
-        return found
+        return upserts.update_or_create(self, checked_token(token), lookup, update, create, repeatable=repeatable)
 
     fenced_update_or_create.alters_data = True  # type: ignore[attr-defined]
 
-    async def afenced_update_or_create(self, token: int, /, *args: Any, **kwargs: Any) -> tuple[M, bool]:
+    async def afenced_update_or_create(
+        self,
+        token: int,
+        /,
+        defaults: Values = None,
+        create_defaults: Values = None,
+        *,
+        repeatable: bool = False,
+        **lookup: Any,
+    ) -> tuple[M, bool]:
         """The same as ``fenced_update_or_create``, in a thread."""
-        return await sync_to_async(self.fenced_update_or_create)(token, *args, **kwargs)
+        write = sync_to_async(self.fenced_update_or_create)
+        return await write(token, defaults, create_defaults, repeatable=repeatable, **lookup)
 
     afenced_update_or_create.alters_data = True  # type: ignore[attr-defined]
 
-    def fenced_get_or_create(
-        self, token: int, /, defaults: Mapping[str, Any] | None = None, **lookup: Any
-    ) -> tuple[M, bool]:
+    def fenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
         """
         Return the row that the lookup finds, whatever token it carries; or insert one that carries ``token``.
 
@@ -168,14 +174,11 @@ class FencedQuerySet(models.QuerySet[M]):
         """
         create = dict(defaults or {})
         self._prepare_upsert({**lookup, **create})
-        found: tuple[M, bool] = upserts.get_or_create(self, checked_token(token), lookup, create)
-        return found
+        return upserts.get_or_create(self, checked_token(token), lookup, create)
 
     fenced_get_or_create.alters_data = True  # type: ignore[attr-defined]
 
-    async def afenced_get_or_create(
-        self, token: int, /, defaults: Mapping[str, Any] | None = None, **lookup: Any
-    ) -> tuple[M, bool]:
+    async def afenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
         """The same as ``fenced_get_or_create``, in a thread."""
         return await sync_to_async(self.fenced_get_or_create)(token, defaults, **lookup)
 

@@ -1,8 +1,9 @@
 """
 Rows that may or may not exist: one object at a time, or many in one conditional statement.
 
-What leans on Django's private parts is ``ConditionalUpsert``: ``bulk_create()`` hands each batch to ``_insert``, and
-Django's own compiler for the INSERT makes one statement of it, to which the condition is added.
+What leans on Django's private parts: ``bulk_create()`` hands each batch to ``_insert``, and Django's own compiler for
+the INSERT makes one statement of it, to which ``ConditionalUpsert`` adds the condition; and a related manager notes in
+``_known_related_objects`` whose rows it has.
 """
 
 from __future__ import annotations
@@ -159,9 +160,11 @@ def _one(rows: Any) -> Any:
 
 def _create(rows: Any, token: int, lookup: dict[str, Any], values: dict[str, Any]) -> Any:
     exact = {name: value for name, value in lookup.items() if LOOKUP_SEP not in name}
+    # "customer.orders" sets the customer of what it creates; that manager has methods for Django's own only.
+    related = {field.name: one for field, known in rows._known_related_objects.items() for one in known.values()}
     # A savepoint: the conflict of a lost race must not end the caller's transaction.
     with transaction.atomic(using=rows.db):
-        instance = rows.model(**dict(resolve_callables({**exact, **values})))
+        instance = rows.model(**dict(resolve_callables({**related, **exact, **values})))
         instance.fenced_save(token, using=rows.db)
     return instance
 

@@ -11,6 +11,7 @@ from django.db.utils import DatabaseError
 from django.utils import timezone
 
 from fenced_locks import StaleToken
+from fenced_locks.upserts import ConditionalUpsert
 from tests.app.models import Customer, Item, Order, OrderProxy, Parcel, SpecialOrder, Stock
 
 pytestmark = pytest.mark.django_db(databases=["default", "postgres", "mariadb"])
@@ -104,6 +105,15 @@ class TestUpdateOrCreate:
             rows.fenced_update_or_create(6, {"status": "newer"}, pk=order.pk)
         order.refresh_from_db()
         assert (order.status, order.fence_token) == ("new", 5)
+
+    @pytest.mark.parametrize("method", ["fenced_update_or_create", "fenced_get_or_create"])
+    def test_a_related_manager_creates_rows_of_its_own(self, using, method):
+        ada, bob = (Customer.objects.using(using).create(name=name) for name in ("Ada", "Bob"))
+        order, created = getattr(ada.orders, method)(5, status="new")
+        assert (created, order.customer) == (True, ada)
+        assert getattr(ada.orders.filter(amount=0), method)(6, status="new") == (order, False)
+        assert getattr(bob.orders.all(), method)(6, status="new")[1]
+        assert (ada.orders.count(), bob.orders.count()) == (1, 1)
 
     def test_a_distinct_queryset_over_many(self, using):
         order = Order.objects.using(using).create()
@@ -231,6 +241,15 @@ class TestBulkUpsert:
         obj = Stock(shop="a", sku="x")
         stock.fenced_bulk_upsert([obj], 5, unique_fields=["shop", "sku"], update_fields=[])
         assert (obj.pk, obj.fence_token, obj._state.adding) == (None, 0, True)
+
+    def test_mariadb_counts_a_refused_row_like_a_new_one(self):
+        def counted(token, amount):
+            upsert = ConditionalUpsert(Stock, using="mariadb")
+            upsert.prepare(token, ["shop", "sku"], repeatable=False)
+            upsert.run([Stock(shop="a", sku="x", amount=amount)], ["amount"], None)
+            return upsert._written
+
+        assert [counted(5, 1), counted(6, 2), counted(4, 3)] == [1, 2, 1]
 
     def test_none_are_none(self, using, stock):
         assert upsert(stock, 5) == told(using, 0)
