@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
@@ -17,6 +18,9 @@ from .guards import missing_guards
 from .shortcuts import configured_issuer
 
 TAG = "fenced_locks"
+
+# MySQLdb.constants.CLIENT.FOUND_ROWS: no driver is needed to look at settings.
+_FOUND_ROWS = 2
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -69,3 +73,24 @@ def check_guards(
         for alias in databases or ()
         for trigger in missing_guards(connections[alias])
     ]
+
+
+def check_found_rows(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """MySQL and MariaDB must report the rows that matched, not those that became different (fenced_locks.W004)."""
+    return [
+        CheckWarning(
+            f"DATABASES[{alias!r}]['OPTIONS']['client_flag'] drops the flag FOUND_ROWS that Django sets: fenced writes "
+            "that change no value are reported as refused.",
+            hint="Add MySQLdb.constants.CLIENT.FOUND_ROWS to the flags.",
+            id="fenced_locks.W004",
+        )
+        for alias, database in settings.DATABASES.items()
+        if _drops_found_rows(database)
+    ]
+
+
+def _drops_found_rows(database: dict[str, Any]) -> bool:
+    if database.get("ENGINE", "").rpartition(".")[2] != "mysql":
+        return False
+    flags = (database.get("OPTIONS") or {}).get("client_flag")
+    return flags is not None and not flags & _FOUND_ROWS

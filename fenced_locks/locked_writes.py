@@ -59,25 +59,56 @@ def is_single_statement(queryset: QuerySet) -> bool:
 
 def lock(queryset: QuerySet, token: int, *, repeatable: bool = False) -> list[Any]:
     """Lock the rows of a queryset that admit ``token``; return their keys, in order."""
+    rows: QuerySet = models.QuerySet(queryset.model, using=queryset.db)
+    suffix = "lte" if repeatable else "lt"
+    fence = {f"fence_token__{suffix}": token}
+    admitted = [present(rows.filter(pk__in=batch, **fence)) for batch in batches(_lock_matching(queryset))]
+    return [key for batch in admitted for key in _keys(batch.order_by("pk"))]
+
+
+def locked(queryset: QuerySet) -> QuerySet:
+    """Lock the rows of a queryset; return those that still meet its conditions."""
+    vendor = connections[queryset.db].vendor
+    if vendor == "sqlite":
+        _lock_database(queryset)
+        return queryset
+    # MariaDB sees a row that came after its snapshot by a locking read only.
+    return present(queryset) if vendor == "mysql" else queryset.filter(pk__in=_lock_matching(queryset))
+
+
+def newest_token(queryset: QuerySet) -> int | None:
+    """Return the greatest token among the rows of a queryset, as they are; None for no rows."""
+    tokens = present(queryset.order_by())
+    if tokens.query.select_for_update:
+        # An aggregate cannot be a locking read.
+        return max(tokens.values_list("fence_token", flat=True), default=None)
+    newest: int | None = tokens.aggregate(newest=models.Max("fence_token"))["newest"]
+    return newest
+
+
+def present(queryset: QuerySet) -> QuerySet:
+    """Return a queryset that reads rows as they are, where a transaction of MariaDB would read its snapshot."""
+    connection = connections[queryset.db]
+    return queryset.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else queryset
+
+
+def _lock_matching(queryset: QuerySet) -> list[Any]:
+    """Lock the rows of a queryset, and read its conditions again; return the keys, in order."""
     matching = queryset.order_by().values("pk")
     matching.query.select_for_update = matching.query.select_related = False
     rows: QuerySet = models.QuerySet(queryset.model, using=queryset.db)
     vendor = connections[queryset.db].vendor
     if vendor == "sqlite":
         _lock_database(queryset)
-        locked = _keys(matching)
-    elif vendor == "mysql":
-        # MariaDB would lock the joined rows too; and it needs the locking read to see past its snapshot.
-        locked = _keys_locked(queryset, rows, _keys(matching))
-        matching = matching.select_for_update()
+        return _keys(matching)
+    if vendor == "mysql":
+        # In one step MariaDB would lock the joined rows too, in an order of its own.
+        taken = _keys_locked(queryset, rows, _keys(matching))
     else:
         # In a subquery, so that DISTINCT, GROUP BY and windows do not forbid FOR UPDATE.
-        locked = _lock_rows(queryset, rows.filter(pk__in=matching))
-    confirmed = set(_keys(matching))
-    keys = [key for key in locked if key in confirmed]
-    suffix = "lte" if repeatable else "lt"
-    admitted = [rows.filter(pk__in=batch, **{f"fence_token__{suffix}": token}) for batch in batches(keys)]
-    return [key for batch in admitted for key in _keys(batch.order_by("pk"))]
+        taken = _lock_rows(queryset, rows.filter(pk__in=matching))
+    confirmed = set(_keys(present(matching)))
+    return [key for key in taken if key in confirmed]
 
 
 def write(queryset: Any, keys: list[Any], token: int, fields: dict[str, Any], *, repeatable: bool = False) -> int:

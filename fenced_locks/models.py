@@ -62,6 +62,9 @@ class FencedModel(models.Model):
             DoesNotExist: The model's own: there is no such row any more.
         """
         fence = plain_saves.Fence(checked_token(token), repeatable)
+        if update_fields is not None:
+            # Told of no fields, save() would do nothing.
+            update_fields = [*update_fields, "fence_token"]
         before = self.__dict__.get("fence_token")
         new = self._state.adding
         plain_saves.begin(self, fence)

@@ -110,5 +110,5 @@ def _loaded_token(instance: models.Model) -> int | None:
 
 
 def _current_token(rows: Any) -> int | None:
-    token: int | None = rows.values_list("fence_token", flat=True).first()
+    token: int | None = locked_writes.present(rows).values_list("fence_token", flat=True).first()
     return token

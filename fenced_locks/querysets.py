@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models, transaction
 from django.db.models.deletion import Collector
 
-from . import locked_writes
+from . import locked_writes, upserts
 from .fields import checked_token
 from .signals import stale_write_rejected
 
 M = TypeVar("M", bound=models.Model)
+Values = Mapping[str, Any] | None
 
 
 class FencedQuerySet(models.QuerySet[M]):
@@ -118,6 +119,128 @@ class FencedQuerySet(models.QuerySet[M]):
     afenced_delete.alters_data = True  # type: ignore[attr-defined]
     afenced_delete.queryset_only = True  # type: ignore[attr-defined]
 
+    def fenced_update_or_create(
+        self,
+        token: int,
+        /,
+        defaults: Values = None,
+        create_defaults: Values = None,
+        *,
+        repeatable: bool = False,
+        **lookup: Any,
+    ) -> tuple[M, bool]:
+        """
+        Write the row that the lookup finds, if it admits ``token``; or insert one that carries it from the start.
+
+        Signals are sent, and the arguments work, as in ``update_or_create()``. The row is locked, so the lookup still
+        holds when it is written. Who loses the race for the INSERT writes the row of the winner, or is refused by it.
+
+        Args:
+            token: The fence token of the lease.
+            defaults: Values to write, callables are called; also for a new row, unless ``create_defaults`` is given.
+            create_defaults: Values of a new row, beside those that the lookup names exactly.
+            repeatable: Admit a row that carries this very token.
+            **lookup: What to find the row by, as for ``get()``.
+
+        Returns:
+            The instance, and whether it was created.
+
+        Raises:
+            StaleToken: The row carries a newer token, or this one; the error tells both.
+            MultipleObjectsReturned: The model's own.
+            IntegrityError: A new row breaks another constraint, or was created and deleted by others time and again.
+            TypeError, ValueError: ``token`` is none, or ``fence_token`` is among the fields.
+        """
+        update = dict(defaults or {})
+        create = update if create_defaults is None else dict(create_defaults)
+        self._prepare_upsert({**lookup, **update, **create})
+        return upserts.update_or_create(self, checked_token(token), lookup, update, create, repeatable=repeatable)
+
+    fenced_update_or_create.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_update_or_create(
+        self,
+        token: int,
+        /,
+        defaults: Values = None,
+        create_defaults: Values = None,
+        *,
+        repeatable: bool = False,
+        **lookup: Any,
+    ) -> tuple[M, bool]:
+        """The same as ``fenced_update_or_create``, in a thread."""
+        write = sync_to_async(self.fenced_update_or_create)
+        return await write(token, defaults, create_defaults, repeatable=repeatable, **lookup)
+
+    afenced_update_or_create.alters_data = True  # type: ignore[attr-defined]
+
+    def fenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
+        """
+        Return the row that the lookup finds, whatever token it carries; or insert one that carries ``token``.
+
+        Raises:
+            MultipleObjectsReturned, IntegrityError, TypeError, ValueError: As ``fenced_update_or_create()``.
+        """
+        create = dict(defaults or {})
+        self._prepare_upsert({**lookup, **create})
+        return upserts.get_or_create(self, checked_token(token), lookup, create)
+
+    fenced_get_or_create.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
+        """The same as ``fenced_get_or_create``, in a thread."""
+        return await sync_to_async(self.fenced_get_or_create)(token, defaults, **lookup)
+
+    afenced_get_or_create.alters_data = True  # type: ignore[attr-defined]
+
+    def fenced_bulk_upsert(
+        self,
+        objs: Iterable[M],
+        token: int,
+        /,
+        *,
+        unique_fields: Sequence[str],
+        update_fields: Sequence[str],
+        batch_size: int | None = None,
+        repeatable: bool = False,
+    ) -> int | None:
+        """
+        Insert the objects, or write the rows they conflict with that admit ``token``: one statement per batch.
+
+        As in ``bulk_create(update_conflicts=True)`` no signals are sent and filters of the queryset do not matter. The
+        instances learn nothing: neither ``fence_token`` nor a primary key is set. A refused row is left as it is.
+
+        Args:
+            objs: Unsaved or loaded instances, one for each row.
+            token: The fence token of the lease.
+            unique_fields: Fields of the unique constraint that tells which row an object stands for. MySQL and MariaDB
+                go by any unique index, and then write only rows that agree in these.
+            update_fields: Fields to write in rows that exist; these get the token in any case.
+            batch_size: Most objects in one statement.
+            repeatable: Admit rows that carry this very token.
+
+        Returns:
+            The number of rows inserted or changed. None on MySQL and MariaDB: their count does not tell a new row from
+            a refused one.
+
+        Raises:
+            NotSupportedError: From ``django.db``: the database has no such statement.
+            TypeError, ValueError: ``token`` is none, ``fence_token`` is among the fields, two objects stand for one
+                row, or the model is a multi-table child.
+        """
+        self._prepare_upsert(dict.fromkeys([*unique_fields, *update_fields]))
+        upsert = upserts.ConditionalUpsert(self.model, using=self.db)
+        upsert.prepare(checked_token(token), unique_fields, repeatable=repeatable)
+        return upsert.run(objs, update_fields, batch_size)
+
+    fenced_bulk_upsert.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_bulk_upsert(self, objs: Iterable[M], token: int, /, **options: Any) -> int | None:
+        """The same as ``fenced_bulk_upsert``, in a thread."""
+        return await sync_to_async(self.fenced_bulk_upsert)(objs, token, **options)
+
+    afenced_bulk_upsert.alters_data = True  # type: ignore[attr-defined]
+
     def update(self, **fields: Any) -> int:
         """As Django's; ``fence_token`` cannot be among the fields, since nothing would keep it from falling."""
         if "fence_token" in fields and not self.writes_fence:
@@ -149,6 +272,10 @@ class FencedQuerySet(models.QuerySet[M]):
             raise ValueError("bulk_create() does not overwrite fence_token: use fenced_update(token, ...)")
         return super().bulk_create(objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields)
 
+    def _prepare_upsert(self, fields: dict[str, Any]) -> None:
+        self._refuse_what_cannot_be_fenced(fields)
+        self._for_write = True
+
     def _refuse_what_cannot_be_fenced(self, fields: dict[str, Any]) -> None:
         if "fence_token" in fields:
             raise ValueError("fence_token cannot be among the fields: it is set to the token of the write")
@@ -172,7 +299,7 @@ class FencedQuerySet(models.QuerySet[M]):
         """Find out why a write changed nothing, if anybody listens, and tell."""
         if not stale_write_rejected.has_listeners(self.model):
             return
-        current = self.order_by().aggregate(newest=models.Max("fence_token"))["newest"]
+        current = locked_writes.newest_token(self)
         reason = "repeated" if current == token else "stale"
         if current is None or current < token:
             reason = "missing"

@@ -82,3 +82,20 @@ class Parcel(FencedModel):
 
     def __str__(self) -> str:
         return f"parcel {self.pk}"
+
+
+class Stock(FencedModel):
+    """A row that is known by other fields than its key, with fields that set themselves and names of their own."""
+
+    shop = models.CharField(max_length=20, db_column="where")
+    sku = models.CharField(max_length=20)
+    barcode = models.CharField(max_length=20, null=True, unique=True)  # noqa: DJ001 - unique where there is one
+    amount = models.IntegerField(default=0)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        db_table = "app stock"
+        constraints = [models.UniqueConstraint(fields=["shop", "sku"], name="stock_of_a_shop")]
+
+    def __str__(self) -> str:
+        return f"{self.sku} in {self.shop}"

@@ -326,3 +326,11 @@ def test_a_save_of_nothing_but_the_token_tells_that_the_row_is_gone(using, order
     Order.objects.using(using).all().delete()
     with pytest.raises(DatabaseError, match="did not affect any rows"):
         order.save(update_fields=["fence_token"])
+
+
+def test_a_fenced_save_of_no_fields_writes_the_token(using, order):
+    order.status = "not written"
+    order.fenced_save(5, update_fields=[])
+    assert stored(order) == (5, "new")
+    with pytest.raises(StaleToken):
+        order.fenced_save(4, update_fields=[])

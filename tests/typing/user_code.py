@@ -68,3 +68,16 @@ def issuers(client: redis.Redis) -> None:
 
 def managers() -> int:
     return Parcel.objects.fenced_update(5) + Parcel.as_manager.all().open().fenced_update(6)
+
+
+def upserts() -> bool:
+    parcel, created = Parcel.objects.fenced_update_or_create(5, {"status": "sent"}, pk=1)
+    parcel, found = Parcel.objects.fenced_get_or_create(5, pk=1)
+    written: int | None = Parcel.objects.fenced_bulk_upsert([parcel], 6, unique_fields=["pk"], update_fields=["status"])
+    return created or not found or written is None
+
+
+async def async_upserts() -> str:
+    parcel, _ = await Parcel.objects.afenced_update_or_create(5, pk=1, repeatable=True)
+    status: str = parcel.status
+    return status

@@ -13,7 +13,7 @@ FLOORS = {
     "exceptions": 0, "durations": 0, "globs": 0,
     "keys": 0, "conf": 1, "scripts": 1,
     "wire": 2, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
-    "locked_writes": 2, "querysets": 2.1, "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
+    "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
     "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
     "guards": 2.1, "operations": 2.2,
