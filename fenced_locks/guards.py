@@ -116,8 +116,10 @@ def trigger_of(model: type[models.Model]) -> Trigger | None:
     guard: FenceGuard | None = getattr(model._meta, _ATTRIBUTE, None)
     if guard is None:
         return None
-    columns = [field.column for field in model._meta.local_fields if _is_token(field.name, field)]
-    return Trigger(guard.name, model._meta.db_table, columns[0] if columns else None, guard.strict)
+    field = next((field for field in model._meta.local_fields if _is_token(field.name, field)), None)
+    if field is None:
+        return Trigger(guard.name, model._meta.db_table, None, guard.strict)
+    return Trigger(guard.name, model._meta.db_table, field.column, guard.strict, field.null)
 
 
 def promised_guards(connection: BaseDatabaseWrapper) -> list[Trigger]:

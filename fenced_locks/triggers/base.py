@@ -28,6 +28,7 @@ class Trigger:
     table: str
     column: str | None
     strict: bool
+    nullable: bool = False
 
     @property
     def bare_table(self) -> str:
@@ -112,7 +113,10 @@ class Triggers(ABC):
     def _condition(self, trigger: Trigger) -> str:
         """Return the condition under which an UPDATE is refused; an empty token is smaller than any."""
         column = self._quote(trigger.column or "")
-        return f"COALESCE(NEW.{column}, -1) {'<=' if trigger.strict else '<'} COALESCE(OLD.{column}, -1)"
+        new, old = (
+            f"COALESCE({row}.{column}, -1)" if trigger.nullable else f"{row}.{column}" for row in ("NEW", "OLD")
+        )
+        return f"{new} {'<=' if trigger.strict else '<'} {old}"
 
 
 def literal(text: str) -> str:

@@ -182,6 +182,28 @@ def test_what_cannot_be_guarded_is_refused_before_any_sql(lab):
             AddFenceGuard("order", name=name)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_empty_token_is_smaller_than_any(lab, strict):
+    lab.order(token=models.BigIntegerField(null=True))
+    guarded(lab, strict=strict)
+    refused(lab.rows().update, fence_token=None)
+    lab.rows().create(fence_token=None)
+    empty = lab.rows().filter(fence_token=None)
+    if strict:
+        refused(empty.update, fence_token=None)
+    else:
+        assert empty.update(fence_token=None) == 1
+    assert empty.update(fence_token=0) == 1
+
+
+def test_a_column_that_may_be_empty_later_gets_the_guard_for_it(lab):
+    lab.order(token=models.BigIntegerField(default=0))
+    guarded(lab)
+    lab.run(migrations.AlterField("Order", "fence_token", models.BigIntegerField(null=True)))
+    lab.after_migrate()
+    refused(lab.rows().update, fence_token=None)
+
+
 @pytest.mark.parametrize("using", DATABASES[1:2], indirect=True)
 def test_a_row_cannot_go_back_by_moving_to_another_partition(lab, using):
     """PostgreSQL makes a DELETE and an INSERT of such an UPDATE, and runs no AFTER UPDATE trigger."""
