@@ -13,14 +13,15 @@ from typing import Any
 
 from django.apps.registry import Apps
 from django.core.exceptions import FieldDoesNotExist
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, models, router, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.models.utils import make_model_tuple
 
 from .fields import FenceTokenField
-from .triggers import MESSAGE_PREFIX, Trigger, can_guard, triggers_for
+from .refusals import is_guard_refusal as is_guard_refusal
+from .triggers import Trigger, can_guard, triggers_for
 
 # Where a state keeps its guard, and the model made of it: on `_meta`, which children do not inherit.
 _ATTRIBUTE = "fence_guard"
@@ -71,14 +72,6 @@ def without_fence_guard(*, using: str | None = None) -> AbstractContextManager[N
         using: Alias of the database; the default one if left out.
     """
     return triggers_for(connections[using or DEFAULT_DB_ALIAS]).lifted()
-
-
-def is_guard_refusal(error: BaseException) -> bool:
-    """Say whether this error of the database is the refusal of a fence guard."""
-    if not isinstance(error, IntegrityError) or not error.args:
-        return False
-    # MySQL's errors have a number in front.
-    return str(error.args[-1]).startswith(MESSAGE_PREFIX)
 
 
 def token_owner(state: ProjectState, app_label: str, model_name: str) -> ModelKey:

@@ -11,6 +11,7 @@ from django.db import models, router
 from . import plain_saves
 from .fields import ExactCharField, FenceTokenField, checked_token
 from .querysets import FencedQuerySet
+from .refusals import refused_as_stale
 
 __all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
 
@@ -71,7 +72,8 @@ class FencedModel(models.Model):
         try:
             if new:
                 self.fence_token = fence.token
-            self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
+            with refused_as_stale(fence.token):
+                self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
             self.fence_token = fence.token
         except BaseException:
             if new and before is not None:

@@ -11,6 +11,7 @@ from django.db.models.deletion import Collector
 
 from . import locked_writes, upserts
 from .fields import checked_token
+from .refusals import refused_as_stale
 from .signals import stale_write_rejected
 
 M = TypeVar("M", bound=models.Model)
@@ -46,6 +47,7 @@ class FencedQuerySet(models.QuerySet[M]):
             TypeError: ``token`` is not an int, or the queryset is sliced or distinct on fields.
             ValueError: ``token`` is out of range, or ``fence_token`` is among the fields.
             NotSupportedError: The queryset is combined by ``union()`` and the like.
+            StaleToken: A strict guard in the database refused an equal token.
             FieldDoesNotExist, FieldError: From ``django.core.exceptions``, as ``update()``.
             django.db.OperationalError: Where rows are locked first: a deadlock with writers that lock in another
                 order, or a serialization failure under REPEATABLE READ and above. Nothing was written; try again.
@@ -53,14 +55,8 @@ class FencedQuerySet(models.QuerySet[M]):
         token = checked_token(token)
         self._refuse_what_cannot_be_fenced(fields)
         self._for_write = True
-        if locked_writes.is_single_statement(self):
-            admitted = locked_writes.admitting(self, token, repeatable=repeatable)
-            admitted.writes_fence = True
-            changed = int(admitted.update(fence_token=token, **fields))
-        else:
-            with transaction.atomic(using=self.db, savepoint=False):
-                keys = locked_writes.lock(self, token, repeatable=repeatable)
-                changed = locked_writes.write(self, keys, token, fields, repeatable=repeatable)
+        with refused_as_stale(token):
+            changed = self._write_fenced(token, fields, repeatable=repeatable)
         self._result_cache = None
         if not changed:
             self._report_refusal(token)
@@ -275,6 +271,15 @@ class FencedQuerySet(models.QuerySet[M]):
     def _prepare_upsert(self, fields: dict[str, Any]) -> None:
         self._refuse_what_cannot_be_fenced(fields)
         self._for_write = True
+
+    def _write_fenced(self, token: int, fields: dict[str, Any], *, repeatable: bool) -> int:
+        if locked_writes.is_single_statement(self):
+            admitted = locked_writes.admitting(self, token, repeatable=repeatable)
+            admitted.writes_fence = True
+            return int(admitted.update(fence_token=token, **fields))
+        with transaction.atomic(using=self.db, savepoint=False):
+            keys = locked_writes.lock(self, token, repeatable=repeatable)
+            return locked_writes.write(self, keys, token, fields, repeatable=repeatable)
 
     def _refuse_what_cannot_be_fenced(self, fields: dict[str, Any]) -> None:
         if "fence_token" in fields:

@@ -10,6 +10,7 @@ from fenced_locks import StaleToken
 from fenced_locks.models import FencedQuerySet
 from fenced_locks.signals import stale_write_rejected
 from tests.app.models import Customer, Item, Order, Parcel, SpecialOrder
+from tests.guarded.models import Ledger
 
 pytestmark = pytest.mark.django_db(databases=["default", "postgres"])
 
@@ -334,3 +335,20 @@ def test_a_fenced_save_of_no_fields_writes_the_token(using, order):
     assert stored(order) == (5, "new")
     with pytest.raises(StaleToken):
         order.fenced_save(4, update_fields=[])
+
+
+@pytest.mark.django_db(databases=["default", "postgres", "mariadb"])
+@pytest.mark.parametrize("alias", ["default", "postgres", "mariadb"])
+def test_what_a_strict_guard_refuses_of_ours_is_a_stale_token(alias):
+    ledger = Ledger.objects.using(alias).create()
+    mine = Ledger.objects.using(alias).filter(pk=ledger.pk)
+    assert mine.fenced_update(5, balance=1) == 1
+    ledger.refresh_from_db()
+    for write in (
+        lambda: mine.fenced_update(5, repeatable=True, balance=2),
+        lambda: ledger.fenced_save(5, repeatable=True),
+    ):
+        with pytest.raises(StaleToken, match="refused by the database") as caught, transaction.atomic(using=alias):
+            write()
+        assert isinstance(caught.value.__cause__, IntegrityError)
+    assert mine.get().balance == 1

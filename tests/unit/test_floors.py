@@ -16,7 +16,7 @@ FLOORS = {
     "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
     "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
-    "guards": 2.1, "operations": 2.2,
+    "refusals": 1.3, "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.steps": 4.1, "locks.blocking": 4.2, "locks.sync": 4.3, "locks": 4,
     "shortcuts": 5, "templates": 5, "responses": 5,
