@@ -1,5 +1,5 @@
 """
-``fenced_update`` of one row against the same statement written by hand.
+``fenced_update`` of one row against the same statement written by hand, and against an unfenced one.
 
     python -m tests.benchmarks.fenced_update [--batches 40] [--size 200]
 """
@@ -61,6 +61,13 @@ def measure(using: str, options: argparse.Namespace) -> None:
     print(f"{connections[using].vendor}, one row by its key, autocommit")
     names = ("filter(...).update(...) by hand", "filter(pk=...).fenced_update(...)")
     compare(names, by_hand, fenced, batches=options.batches, size=options.size)
+
+    def unfenced(size: int) -> None:
+        for _ in range(size):
+            assert Order._base_manager.using(using).filter(pk=key).update(status="x") == 1
+
+    names = ("filter(pk=...).update(...), unfenced", "filter(pk=...).fenced_update(...)")
+    compare(names, unfenced, fenced, batches=options.batches, size=options.size)
     connections[using].close()
 
 
