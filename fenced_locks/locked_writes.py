@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from django.db import connections, models
+from django.db.models.expressions import Col
 from django.db.models.lookups import LessThan, LessThanOrEqual
 from django.db.models.options import Options
 from django.db.models.sql import Query
@@ -201,9 +202,7 @@ def _keys_in(model: type[models.Model], queryset: QuerySet, keys: list[Any]) -> 
 
 def _has_join(query: Query) -> bool:
     # The question that Django's own UPDATE compiler asks before it moves all conditions into a subquery.
-    copy = query.chain()
-    copy.get_initial_alias()
-    return bool(copy.count_active_tables() > 1)
+    return any(uses for alias, uses in query.alias_refcount.items() if alias != query.base_table)
 
 
 def _reads_own_table(query: Query) -> bool:
@@ -219,9 +218,14 @@ def _inner_queries(where: WhereNode) -> Iterator[Query]:
     for condition in where.children:
         if isinstance(condition, WhereNode):
             yield from _inner_queries(condition)
-        else:
+        elif not _is_plain(condition):
             for part in cast("Any", condition).flatten():
                 inner = part if isinstance(part, Query) else getattr(part, "query", None)
                 if isinstance(inner, Query):
                     yield inner
                     yield from _inner_queries(inner.where)
+
+
+def _is_plain(condition: Any) -> bool:
+    """Return whether a condition compares a column with a value, as most do."""
+    return isinstance(getattr(condition, "lhs", None), Col) and not hasattr(condition.rhs, "flatten")
