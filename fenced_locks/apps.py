@@ -21,4 +21,5 @@ class FencedLocksConfig(AppConfig):
             register(check, checks.TAG)
         # Not under our own tag: Django 6 asks every database for a tag that was named, and the others look at settings.
         register(checks.check_guards, Tags.database)
+        register(checks.check_strict_guards, Tags.database)
         post_migrate.connect(guards.restore_guards, sender=self, dispatch_uid="fenced_locks.restore_guards")

@@ -7,15 +7,16 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from .conf import conf
 from .connections import get_client
-from .guards import missing_guards
+from .guards import missing_guards, promised_guards
 from .shortcuts import configured_issuer
+from .triggers import can_guard
 
 TAG = "fenced_locks"
 
@@ -72,6 +73,24 @@ def check_guards(
         )
         for alias in databases or ()
         for trigger in missing_guards(connections[alias])
+    ]
+
+
+def check_strict_guards(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """A strict guard excludes writes with ``repeatable=True`` (fenced_locks.I011); asked where databases are named."""
+    return [
+        Info(
+            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}' of database '{alias}' is strict: writes "
+            "with repeatable=True are refused there.",
+            hint="Use AddFenceGuard without strict=True if a holder writes a row more than once.",
+            id="fenced_locks.I011",
+        )
+        for alias in databases or ()
+        if can_guard(connections[alias])
+        for trigger in promised_guards(connections[alias])
+        if trigger.strict
     ]
 
 

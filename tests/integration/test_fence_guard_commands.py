@@ -98,6 +98,13 @@ def test_so_is_one_that_does_something_else(using):
     refused(execute, using, LOWER)
 
 
+def test_a_strict_guard_is_said_to_exclude_repeatable_writes(using):
+    found = [message for message in run_checks(databases=[using]) if message.id == "fenced_locks.I011"]
+    assert ["'guarded books'" in message.msg for message in found] == [True]
+    migrate(using, "guarded", "0001")
+    assert "fenced_locks.I011" not in {message.id for message in run_checks(databases=[using])}
+
+
 def test_no_database_is_asked_unless_it_is_named(using, django_assert_num_queries):
     drop_by_hand(using)
     with django_assert_num_queries(0, using=using):
