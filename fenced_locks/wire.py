@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+# How long after a reply a connection is taken to be alive.
+_FRESH_SECONDS = 0.5
 # Arguments of a pool's connections that refer to the pool, which would keep it from being collected.
 _REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
 _REFUSED_FOR_GOOD = (AuthenticationError, AuthorizationError)
@@ -162,6 +164,7 @@ class Lines:
     def _new(self) -> Any:
         connection = self._make(**{key: value for key, value in self._kwargs.items() if key not in _REFERRING})
         connection.retry = Retry(NoBackoff(), 0)
+        connection.fenced_locks_used = 0.0
         self._open += 1
         return connection
 
@@ -175,7 +178,8 @@ class Lines:
 def _ready(connection: Any, ends: float) -> None:
     """Connect if need be; a connection that the server has closed, or that has data, cannot be trusted."""
     if connection._sock is not None:
-        if not _readable(connection._sock):
+        # One that was in use a moment ago is not looked at: should it be dead, the request is tried again.
+        if time.monotonic() - connection.fenced_locks_used < _FRESH_SECONDS or not _readable(connection._sock):
             return
         connection.disconnect()
     try:
@@ -219,7 +223,9 @@ def _exchange(connection: Any, command: bytes, ends: float, undo: Undo | None) -
         # when the undo still has to follow.
         connection._sock.settimeout(max(0.001, ends - time.monotonic()))
         connection._sock.sendall(command)
-        return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        connection.fenced_locks_used = time.monotonic()
+        return reply
     except (ResponseError, *_REFUSED_FOR_GOOD) as error:
         return error
     except _UNREACHABLE as error:

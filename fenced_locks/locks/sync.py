@@ -82,7 +82,7 @@ class FencedLock(Lock):
         # Not an argument of redis-py 5.2.
         self.raise_on_release_error = raise_on_release_error
         # What a thread is doing is its own affair, even where the lease is everybody's.
-        self._calls = threading.local()
+        self._calls = self.local if self.thread_local else threading.local()
         self._wire = wire_for(redis)
         limit = redis.get_connection_kwargs().get("socket_timeout")
         self._target = steps.Target(
