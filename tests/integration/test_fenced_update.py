@@ -199,10 +199,9 @@ def test_the_field_is_a_big_integer_of_no_form():
 
 def test_more_rows_than_one_statement_takes_are_all_written(using, order):
     """What the first portion writes must not make the rows of the second one fail the conditions."""
-    parent = order.customer
-    Order.objects.using(using).bulk_create(Order(customer=parent) for _ in range(1500))
-    twin = Order.objects.using(using).filter(customer__orders__status="new").distinct()
-    assert twin.fenced_update(5, status="five") == 1501
+    Order.objects.using(using).bulk_create(Order(customer=order.customer) for _ in range(1500))
+    beside_a_new_one = rows(using).filter(customer__orders=order, customer__orders__status="new")
+    assert beside_a_new_one.fenced_update(5, status="five") == 1501
 
 
 def test_the_results_that_were_read_before_are_forgotten(using, order):
