@@ -41,6 +41,7 @@ def get_client(using: str | None = None) -> Redis:
         reason = f"{type(error).__name__}: {error}"
         raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {reason}") from error
     except NotImplementedError:
+        # What get_redis_connection raises for the backends of other caches.
         kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
         raise ImproperlyConfigured(
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "

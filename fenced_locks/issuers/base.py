@@ -97,11 +97,23 @@ class ExternalIssuer(Issuer):
         """
 
     def last_tokens(self, resources: Sequence[str]) -> dict[str, int]:
-        """Return the last tokens of those of these resources that have one; for ``fence_status --model``."""
+        """
+        Return the last tokens of those of these resources that have one; for ``fence_status --model``.
+
+        Raises:
+            NotImplementedError: The issuer leaves this out, as it may: no lock needs it.
+        """
         raise NotImplementedError(f"the issuer {self.name!r} does not tell its last tokens")
 
     def raise_tokens(self, tokens: Mapping[str, int]) -> None:
-        """Let the next token of each of these resources be greater than the one given; never lowers anything."""
+        """
+        Let the next token of each of these resources be greater than the one given; never lowers anything.
+
+        For ``fence_status --repair``.
+
+        Raises:
+            NotImplementedError: The issuer leaves this out, as it may: no lock needs it.
+        """
         raise NotImplementedError(f"the issuer {self.name!r} cannot be raised")
 
 

@@ -74,7 +74,9 @@ def test_a_token_that_was_passed_is_stored_whichever_reply_is_lost(proxy, client
     assert r.get("order:1") == b"task-1"
 
 
-def test_an_attempt_that_is_carried_out_after_its_time_is_undone_behind_itself(proxy, r, client_factory):
+@pytest.fixture
+def after_a_late_attempt(proxy, r, client_factory):
+    """A lock whose first attempt is still on its way while the second one holds; and what lets it arrive."""
     client = client_factory(proxy.url, socket_timeout=0.3)
     with FencedLock(client, "warm-up", timeout=10):
         pass
@@ -82,24 +84,31 @@ def test_an_attempt_that_is_carried_out_after_its_time_is_undone_behind_itself(p
     proxy.delay_request(late, SCRIPT)
     lock = FencedLock(client, "order:1", timeout=60, blocking_timeout=3)
     assert lock.acquire()
+
+    def undone():
+        return r.info("commandstats").get("cmdstat_eval", {}).get("calls", 0)
+
+    def let_it_arrive():
+        before = undone()
+        late.set()
+        # The undo is the only script that is sent whole here; it comes behind the attempt.
+        wait_until(lambda: undone() > before, 5)
+
+    return lock, let_it_arrive
+
+
+def test_an_attempt_that_is_carried_out_after_its_time_is_undone_behind_itself(after_a_late_attempt, r):
+    lock, let_it_arrive = after_a_late_attempt
     lock.release()
     token = int(r.get("fence:{order:1}"))
-    late.set()
-    wait_until(lambda: int(r.get("fence:{order:1}")) > token, 5)
-    wait_until(lambda: not r.exists("order:1"), 5)
+    let_it_arrive()
+    assert int(r.get("fence:{order:1}")) > token
+    assert not r.exists("order:1")
 
 
-def test_the_undo_of_a_late_attempt_never_touches_the_lease_of_a_later_one(proxy, r, client_factory):
-    client = client_factory(proxy.url, socket_timeout=0.3)
-    with FencedLock(client, "warm-up", timeout=10):
-        pass
-    late = threading.Event()
-    proxy.delay_request(late, SCRIPT)
-    lock = FencedLock(client, "order:1", timeout=60, blocking_timeout=3)
-    assert lock.acquire()
-    proxy.forget()
-    late.set()
-    proxy.wait_for_request("EVAL", 5)
+def test_the_undo_of_a_late_attempt_never_touches_the_lease_of_a_later_one(after_a_late_attempt):
+    lock, let_it_arrive = after_a_late_attempt
+    let_it_arrive()
     assert lock.owned()
     lock.release()
 
@@ -390,3 +399,18 @@ def test_asking_whether_it_is_locked_ends_on_a_mute_server_too(proxy, client):
     with pytest.raises(OutcomeUnknown):
         FencedLock(client, "order:1").locked()
     assert time.monotonic() - started < 8
+
+
+def test_a_connection_that_the_server_closed_while_idle_costs_no_certainty(redis_url, r, monkeypatch):
+    """Taken for an attempt whose reply was lost, the release of a lost lease would count as done."""
+    monkeypatch.setattr(wire, "_FRESH_SECONDS", 0.0)
+    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, client_name="idle"))
+    lock = FencedLock(client, "order:1", timeout=60)
+    lock.acquire()
+    r.delete("order:1")
+    for entry in r.client_list():
+        if entry["name"] == "idle":
+            r.client_kill_filter(_id=entry["id"])
+    with pytest.raises(LeaseLost):
+        lock.release()
+    client.close()
