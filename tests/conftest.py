@@ -68,11 +68,13 @@ def r(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def client_factory(r: redis.Redis, redis_url: str) -> Iterator[ClientFactory]:
-    """`client_factory(url=None, **options)` makes clients that are closed after the test."""
+    """`client_factory(url=None, pool=ConnectionPool, **options)` makes clients that are closed after the test."""
     clients: list[redis.Redis] = []
 
-    def make(url: str | None = None, **options: Any) -> redis.Redis:
-        clients.append(redis.Redis.from_url(url or redis_url, **options))
+    def make(
+        url: str | None = None, pool: type[redis.ConnectionPool] = redis.ConnectionPool, **options: Any
+    ) -> redis.Redis:
+        clients.append(redis.Redis(connection_pool=pool.from_url(url or redis_url, **options)))
         return clients[-1]
 
     yield make

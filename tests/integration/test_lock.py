@@ -302,8 +302,8 @@ def test_scripts_that_the_server_forgot_are_sent_whole(any_client):
     assert not any_client.exists("order:1")
 
 
-def test_a_full_server_refuses_leases_and_still_takes_releases(own_server):
-    client = redis.Redis.from_url(own_server().url)
+def test_a_full_server_refuses_leases_and_still_takes_releases(own_server, client_factory):
+    client = client_factory(own_server().url)
     lock = FencedLock(client, "order:1", timeout=60)
     lock.acquire()
     client.config_set("maxmemory", 1)
@@ -312,7 +312,6 @@ def test_a_full_server_refuses_leases_and_still_takes_releases(own_server):
     lock.release()
     client.config_set("maxmemory", 0)
     assert client.keys("order:*") == []
-    client.close()
 
 
 def test_a_thousand_cycles_leave_only_the_counter(r):

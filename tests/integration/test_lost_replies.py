@@ -223,23 +223,19 @@ def test_a_server_that_is_back_before_the_deadline_is_waited_for(proxy, client):
     assert granted
 
 
-def test_an_emptied_pool_keeps_nobody_from_releasing(redis_url, r):
+def test_an_emptied_pool_keeps_nobody_from_releasing(client_factory, r):
     for pool in (redis.ConnectionPool, redis.BlockingConnectionPool):
-        small = pool.from_url(redis_url, max_connections=1)
-        client = redis.Redis(connection_pool=small)
+        client = client_factory(pool=pool, max_connections=1)
         lock = FencedLock(client, "order:1", timeout=10)
         lock.acquire()
         with client.pubsub() as listener:
             listener.subscribe("takes the only connection of the pool")
             lock.release()
-        client.close()
     assert not r.exists("order:1")
 
 
-def test_more_threads_than_connections_wait_for_one_until_their_deadline(redis_url, r):
-    client = redis.Redis(
-        connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=2, client_name="small")
-    )
+def test_more_threads_than_connections_wait_for_one_until_their_deadline(client_factory, r):
+    client = client_factory(max_connections=2, client_name="small")
 
     def cycle(number):
         with FencedLock(client, f"order:{number}", timeout=10, blocking_timeout=10) as lock:
@@ -247,7 +243,6 @@ def test_more_threads_than_connections_wait_for_one_until_their_deadline(redis_u
 
     assert all(run_threads(*[lambda number=number: cycle(number) for number in range(10)]))
     assert 1 <= len([entry for entry in r.client_list() if entry["name"] == "small"]) <= 2
-    client.close()
 
 
 def test_wrong_credentials_are_not_tried_again(own_server, client_factory):
@@ -323,10 +318,10 @@ def test_credentials_that_are_refused_after_a_lost_attempt_leave_no_lease(proxy,
     assert not r.exists("order:1")
 
 
-def test_a_connection_whose_setup_was_interrupted_is_not_used(redis_url, r, monkeypatch):
+def test_a_connection_whose_setup_was_interrupted_is_not_used(redis_url, client_factory, r, monkeypatch):
     """Half made, it would still be in database 0."""
-    pool = redis.ConnectionPool.from_url(redis_url.rsplit("/", 1)[0] + "/5")
-    client = redis.Redis(connection_pool=pool)
+    client = client_factory(redis_url.rsplit("/", 1)[0] + "/5")
+    pool = client.connection_pool
     interrupted = iter([Interruption()])
     send = pool.connection_class.send_command
 
@@ -344,7 +339,6 @@ def test_a_connection_whose_setup_was_interrupted_is_not_used(redis_url, r, monk
         assert client.exists("order:1")
         assert not r.exists("order:1")
     client.flushdb()
-    client.close()
 
 
 def test_a_pool_is_collected_with_its_connections(redis_url, r):
@@ -364,19 +358,18 @@ def test_a_pool_is_collected_with_its_connections(redis_url, r):
     wait_until(lambda: len(r.client_list()) <= before)
 
 
-def test_an_interruption_between_two_connections_loses_no_slot(redis_url, monkeypatch):
-    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=1))
+def test_an_interruption_between_two_connections_loses_no_slot(client_factory, monkeypatch):
+    client = client_factory(max_connections=1)
     monkeypatch.setattr("fenced_locks.wire._ready", lambda *args: (_ for _ in ()).throw(Interruption))
     with pytest.raises(Interruption):
         FencedLock(client, "order:1").acquire()
     monkeypatch.undo()
     with FencedLock(client, "order:1", timeout=10, blocking_timeout=1):
         pass
-    client.close()
 
 
-def test_threads_of_a_forked_child_share_its_connections(redis_url, r):
-    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, max_connections=1))
+def test_threads_of_a_forked_child_share_its_connections(client_factory, r):
+    client = client_factory(max_connections=1)
     with FencedLock(client, "order:0", timeout=10):
         reading, writing = os.pipe()
         child = os.fork()
@@ -401,10 +394,10 @@ def test_asking_whether_it_is_locked_ends_on_a_mute_server_too(proxy, client):
     assert time.monotonic() - started < 8
 
 
-def test_a_connection_that_the_server_closed_while_idle_costs_no_certainty(redis_url, r, monkeypatch):
+def test_a_connection_that_the_server_closed_while_idle_costs_no_certainty(client_factory, r, monkeypatch):
     """Taken for an attempt whose reply was lost, the release of a lost lease would count as done."""
     monkeypatch.setattr(wire, "_FRESH_SECONDS", 0.0)
-    client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(redis_url, client_name="idle"))
+    client = client_factory(client_name="idle")
     lock = FencedLock(client, "order:1", timeout=60)
     lock.acquire()
     r.delete("order:1")
@@ -413,4 +406,3 @@ def test_a_connection_that_the_server_closed_while_idle_costs_no_certainty(redis
             r.client_kill_filter(_id=entry["id"])
     with pytest.raises(LeaseLost):
         lock.release()
-    client.close()
