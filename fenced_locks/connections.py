@@ -47,17 +47,3 @@ def get_client(using: str | None = None) -> Redis:
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "
             "use django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache"
         ) from None
-
-
-def server_of(client: Redis) -> tuple[object, ...]:
-    """Return what tells one server and database from another: two aliases of one server are equal here."""
-    pool: Any = getattr(client, "connection_pool", None)
-    kwargs = getattr(pool, "connection_kwargs", None)
-    if kwargs is None:
-        return (id(client),)
-    database = kwargs.get("db") or 0
-    if hasattr(pool, "sentinel_manager"):
-        sentinels = [client.get_connection_kwargs() for client in pool.sentinel_manager.sentinels]
-        watchers = sorted(f"{sentinel.get('host')}:{sentinel.get('port')}" for sentinel in sentinels)
-        return (pool.service_name, *watchers, database)
-    return (kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379)), database)

@@ -27,19 +27,25 @@ def to_seconds(argument: str, value: object, *, zero: bool = False) -> float:
         ValueError: Negative, not finite, too large, or 0 where that is not allowed.
     """
     seconds = _cast(argument, value)
-    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero) or seconds > _MAX_SECONDS:
+    # Written so that NaN fails.
+    if not (0 < seconds <= _MAX_SECONDS or (zero and seconds == 0)):
         bounds = "0 or more" if zero else "greater than 0"
         raise ValueError(f"{argument} must be {bounds} and finite, in seconds; got {value!r}")
     return seconds
 
 
 def _cast(argument: str, value: object) -> float:
-    if type(value) is float:
-        return value
+    # The common kinds first: an abstract class is slow to ask.
+    if type(value) is float or type(value) is int:
+        return _float(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{argument} must be seconds (int or float) or a timedelta, not {value!r}")
+    return _float(value)
+
+
+def _float(value: Real | float) -> float:
     try:
         return float(value)
     except OverflowError:

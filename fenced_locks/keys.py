@@ -8,8 +8,13 @@ and the next ``}`` if that is not empty, and the whole key otherwise.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 COUNTER_PREFIX = "fence:"
-COMPANION_PREFIXES = (COUNTER_PREFIX, "wake:", "queue:")
+_QUEUE_PREFIX = "queue:"
+_WAKE_PREFIX = "wake:"
+COMPANION_PREFIXES = (COUNTER_PREFIX, _WAKE_PREFIX, _QUEUE_PREFIX)
 
 
 def lock_key(prefix: str, resource: str) -> str:
@@ -27,21 +32,51 @@ def lock_key(prefix: str, resource: str) -> str:
     return check_name(prefix + resource)
 
 
-def name_and_key(name: object, encoding: str) -> tuple[str, bytes]:
+class LockKeys(NamedTuple):
     """
-    Return the name of a lock as text, for messages and companion keys, and as the key that redis-py would send.
+    The keys of one lock, as they are sent.
+
+    Attributes:
+        resource: Name of the lock as text, for messages.
+        lock: The lock key, as redis-py would send it.
+        counter: The key of the last fence token.
+        queue: The key of the waiters, in order of their arrival.
+        wake: The key of the list on which they block.
+    """
+
+    resource: str
+    lock: bytes
+    counter: bytes
+    queue: bytes
+    wake: bytes
+
+
+def keys_of(name: object, encoding: str) -> LockKeys:
+    """
+    Return the keys of the lock called ``name``.
+
+    Args:
+        name: A string, or bytes.
+        encoding: How the client encodes strings.
 
     Raises:
         TypeError: Neither a string nor bytes.
-        ValueError: Text that the client would not encode as UTF-8.
+        ValueError: A name that no lock may have, or text that the client would not encode as UTF-8.
     """
-    if isinstance(name, bytes):
-        return name.decode(errors="surrogateescape"), name
-    if not isinstance(name, str):
+    if not isinstance(name, (str, bytes)):
         raise TypeError(f"name of the lock must be a string or bytes, not {name!r}")
-    if not name.isascii() and encoding.lower().replace("-", "") != "utf8":
+    if isinstance(name, str) and not name.isascii() and encoding.lower().replace("-", "") != "utf8":
         raise ValueError(f"name of the lock must be ASCII or bytes with a client that encodes as {encoding}: {name!r}")
-    return name, name.encode()
+    return _keys_of(name)
+
+
+# Locks are made anew for every use, often of the same few resources.
+@lru_cache(maxsize=1024)
+def _keys_of(name: str | bytes) -> LockKeys:
+    text = check_name(name.decode(errors="surrogateescape") if isinstance(name, bytes) else name)
+    key = name if isinstance(name, bytes) else name.encode()
+    prefixes = (COUNTER_PREFIX, _QUEUE_PREFIX, _WAKE_PREFIX)
+    return LockKeys(text, key, *[(prefix + _tagged(text)).encode(errors="surrogateescape") for prefix in prefixes])
 
 
 def check_name(name: str) -> str:
@@ -69,7 +104,7 @@ def check_name(name: str) -> str:
 
 def counter_key(name: str) -> str:
     """Return the key that keeps the last fence token of the lock called ``name``: ``fence:{order:1001}``."""
-    return COUNTER_PREFIX + (name if _hash_tag(name) is not None else "{" + name + "}")
+    return COUNTER_PREFIX + _tagged(name)
 
 
 def lock_name(counter: str) -> str | None:
@@ -81,6 +116,10 @@ def lock_name(counter: str) -> str | None:
     if tag is None:
         return None
     return tag if tail == "{" + tag + "}" else tail
+
+
+def _tagged(name: str) -> str:
+    return name if _hash_tag(name) is not None else "{" + name + "}"
 
 
 def _hash_tag(key: str) -> str | None:

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import keys
 from .conf import conf
-from .connections import get_client, server_of
+from .connections import get_client
 from .durations import Duration
 from .exceptions import LeaseLost
 from .issuers import AnyIssuer, ClockIssuer, get_issuer
@@ -216,7 +216,7 @@ class ReentrantLock(FencedLock):
 
     @property
     def _key(self) -> tuple[object, ...]:
-        return (*server_of(self.redis), self._target.lock)
+        return (*self._wire.server, self._target.lock)
 
     def _hold_of_context(self) -> _Hold | None:
         hold = (_holds.get() or {}).get(self._key)

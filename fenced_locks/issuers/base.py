@@ -64,7 +64,7 @@ class RedisIssuer(Issuer):
     @cached_property
     def acquire_script(self) -> Script:
         """The script that takes the lock with a token of this issuer."""
-        return load("acquire", source("read_counter"), self.mint)
+        return _acquire_script(self.mint)
 
 
 class ExternalIssuer(Issuer):
@@ -79,7 +79,7 @@ class ExternalIssuer(Issuer):
     @cached_property
     def acquire_script(self) -> Script:
         """The script that takes the lock without a token."""
-        return load("acquire", source("read_counter"), source("mint_elsewhere"))
+        return _acquire_script(source("mint_elsewhere"))
 
     @abstractmethod
     def issue(self, resource: str) -> int:
@@ -115,6 +115,10 @@ class ExternalIssuer(Issuer):
             NotImplementedError: The issuer leaves this out, as it may: no lock needs it.
         """
         raise NotImplementedError(f"the issuer {self.name!r} cannot be raised")
+
+
+def _acquire_script(mint: str) -> Script:
+    return load("acquire", source("read_counter"), mint, source("hand_over"))
 
 
 AnyIssuer: TypeAlias = RedisIssuer | ExternalIssuer

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .steps import Issue, Pause, Request, Steps, T
+from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -25,9 +25,19 @@ def run(wire: Wire, plan: Steps[T]) -> T:
         return result
 
 
-def _do(wire: Wire, action: Request | Pause | Issue) -> Any:
+def _do(wire: Wire, action: Action) -> Any:
     if isinstance(action, Request):
         return wire.call(*action)
+    if isinstance(action, Hear):
+        return action.listener.hear(action.timeout)
+    if isinstance(action, Listen):
+        return wire.listen(*action)
+    return _do_rarely(action)
+
+
+def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+    if isinstance(action, HangUp):
+        return action.listener.hang_up()
     if isinstance(action, Issue):
         return action.issuer.issue(action.resource)
     time.sleep(action.seconds)

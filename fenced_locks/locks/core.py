@@ -18,6 +18,13 @@ from ..exceptions import IssuerError, LockNotAcquired, OutcomeUnknown
 RETRY_SECONDS = 3.0
 # What a server gets for the reply to a try at the deadline itself, in seconds.
 GRACE_SECONDS = 0.5
+# After how many seconds a waiter says whom it waits for.
+NOTICE_SECONDS = 2.0
+_LEAST_PROBE_SECONDS = 0.1
+_MOST_PROBE_SECONDS = 10.0
+_TICKET = b"ticket:"
+# What PTTL says of a key that does not exist.
+_NO_KEY = -2
 _PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -46,12 +53,13 @@ class Busy:
     """
     Who had the lock when it was last refused, and for how many seconds; None where that is not known.
 
-    ``expired`` if it was taken, and the lease ended before it was complete.
+    ``expired`` if it was taken, and the lease ended before it was complete; ``free`` if it is nobody's at the moment.
     """
 
     owner_id: str | None = None
     remaining: float | None = None
     expired: bool = False
+    free: bool = False
 
 
 @dataclass(slots=True)
@@ -88,27 +96,55 @@ def patience(now: float, deadline: float | None, reply_limit: float | None) -> P
     return Patience(deadline, reply_limit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiting:
-    """How an acquire waits: seconds between two tries, and the monotonic time at which it gives up."""
+    """
+    How an acquire waits.
+
+    Attributes:
+        blocking: Whether it does.
+        sleep: Seconds between two tries of a waiter that has to poll.
+        started: Monotonic time at which it began.
+        deadline: Monotonic time at which it gives up; None for never.
+    """
 
     blocking: bool
     sleep: float
+    started: float
     deadline: float | None
 
-    def pause(self, now: float) -> float | None:
-        """Return how long to sleep before the next try, or None if there is none; the last is at the deadline."""
-        if not self.blocking:
-            return None
-        if self.deadline is None:
-            return self.sleep
-        left = self.deadline - now
-        return min(self.sleep, left) if left > 0 else None
+    def is_over(self, now: float) -> bool:
+        """Return whether there is nothing to wait for any more."""
+        return not self.blocking or (self.deadline is not None and now >= self.deadline)
+
+    def left(self, now: float) -> float | None:
+        """Return how many seconds are left; None for without end."""
+        return None if self.deadline is None else self.deadline - now
+
+    @property
+    def probe_seconds(self) -> float:
+        """How long a waiter that blocks goes without looking: not everything that frees a lock wakes it."""
+        return min(max(self.sleep, _LEAST_PROBE_SECONDS), _MOST_PROBE_SECONDS)
+
+    @property
+    def registration_ms(self) -> int:
+        """How long a waiter that has died may stay registered, in milliseconds."""
+        return to_ms(3 * self.probe_seconds + 5)
 
 
 def new_owner_id() -> bytes:
     """Return an owner id, ``host:pid:random``, never used before; 32 random bits of the process and 64 of its own."""
     return f"{_process.prefix}{os.urandom(8).hex()}".encode()
+
+
+def ticket_of(owner: bytes) -> bytes:
+    """Return the ticket that the acquire script makes where it hands over instead of taking."""
+    return _TICKET + owner
+
+
+def new_ticket() -> bytes:
+    """Return a ticket, under which the lock is kept for the waiter whose turn it is; as unguessable as an owner id."""
+    return _TICKET + new_owner_id()
 
 
 def is_this_process(owner_id: str | None) -> bool:
@@ -147,7 +183,7 @@ def refused(reply: list[Any]) -> Busy:
     """Return what a refusing reply says about the present owner."""
     remaining_ms = int(reply[0])
     owner = bytes(reply[1]).decode("utf-8", "backslashreplace")
-    return Busy(owner or None, remaining_ms / 1000 if remaining_ms >= 0 else None)
+    return Busy(owner or None, remaining_ms / 1000 if remaining_ms >= 0 else None, free=remaining_ms == _NO_KEY)
 
 
 def check_end(seconds: float, lease: Lease) -> None:
@@ -163,22 +199,25 @@ def is_over(lease: Lease, now: float) -> bool:
 
 def not_acquired(resource: str, busy: Busy, waited: str) -> LockNotAcquired:
     """Return the error for a resource that is busy, saying who holds it and for how long."""
-    error = LockNotAcquired(f"{resource!r} {_state(busy)}; {waited}", resource)
+    error = LockNotAcquired(f"{resource!r} {state(busy)}; {waited}", resource)
     error.owner_id, error.remaining = busy.owner_id, busy.remaining
     return error
 
 
-def _state(busy: Busy) -> str:
+def state(busy: Busy) -> str:
+    """Return in words who has the lock, and for how long."""
     if busy.expired:
         return "was taken, but the lease ended before it was complete"
     if busy.owner_id is None:
-        holder = "an unknown owner"
+        holder = "held by an unknown owner"
+    elif busy.owner_id.startswith(_TICKET.decode()):
+        holder = "about to be taken by a waiter"
     elif is_this_process(busy.owner_id):
-        holder = f"{busy.owner_id} (this very process)"
+        holder = f"held by {busy.owner_id} (this very process)"
     else:
-        holder = busy.owner_id
+        holder = f"held by {busy.owner_id}"
     lease = "without end" if busy.remaining is None else f"with {busy.remaining:.3f} s left"
-    return f"is busy: held by {holder}, {lease}"
+    return f"is busy: {holder}, {lease}"
 
 
 def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:

@@ -1,103 +1,30 @@
-"""
-What a lock says to the server, as generators: each yields a ``Request``, a ``Pause`` or an ``Issue`` and is sent the
-reply or the token, or is thrown ``NotSent``, ``ReplyLost``, the script's error or whatever else came of it. Whoever
-drives them waits in its own way, with or without ``await``; every decision stands here once.
-"""
+"""What a lock says to the server when it is taken, kept and given back; see ``actions`` for how these are driven."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from ..durations import to_ms
 from ..exceptions import IssuerError, LeaseLost
-from ..issuers import AnyIssuer, ExternalIssuer
-from ..scripts import Script, load
-from ..wire import NotSent, ReplyLost, Undo
+from ..issuers import ExternalIssuer
+from ..scripts import Script, load, source
+from ..wire import NotSent, ReplyLost
 from . import core
+from .actions import Call, Issue, Pause, Request, Steps, Target
 from .core import Lease, Patience
 
 _log = logging.getLogger(__name__)
 
-_RELEASE = load("release")
+_RELEASE = load("release", source("hand_over"))
 _EXTEND = load("extend")
 _ADOPT = load("adopt")
 _OWNED = load("owned")
 _LOCKED = load("locked")
-
-
-class Request(NamedTuple):
-    """One attempt to run a script; the arguments of ``Wire.call``."""
-
-    script: Script
-    keys: Sequence[bytes]
-    args: Sequence[bytes]
-    timeout: float
-    undo: Undo | None = None
-
-
-class Pause(NamedTuple):
-    """Seconds to wait."""
-
-    seconds: float
-
-
-class Issue(NamedTuple):
-    """A token to be drawn outside Redis."""
-
-    issuer: ExternalIssuer
-    resource: str
-
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[Request | Pause | Issue, Any, T]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """
-    What the steps of one lock are about.
-
-    Attributes:
-        resource: Name of the lock, for messages.
-        lock: The lock key.
-        counter: The counter key.
-        issuer: Who mints.
-        reply_limit: Longest wait for one reply in seconds; None for without.
-        hides_retries: Whether requests may be carried out more than once behind our back.
-    """
-
-    resource: str
-    lock: bytes
-    counter: bytes
-    issuer: AnyIssuer
-    reply_limit: float | None
-    hides_retries: bool
-
-
-@dataclass(slots=True)
-class Call:
-    """
-    One call of ``acquire``, over all its tries.
-
-    Attributes:
-        deadline: Monotonic time at which it must be over; None for no deadline of its own.
-        minted: The owner id that was made for this call; None where the caller chose one.
-        lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
-        busy: What the last refusal said.
-        lease: What was granted.
-    """
-
-    deadline: float | None = None
-    minted: bytes | None = None
-    lost: list[bytes] = field(default_factory=list)
-    busy: core.Busy = field(default_factory=core.Busy)
-    lease: Lease | None = None
 
 
 def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[bool]:
@@ -113,7 +40,7 @@ def acquire(target: Target, call: Call, owner: bytes, timeout: float | None) -> 
         if lease is not None and (chosen or isinstance(target.issuer, ExternalIssuer)):
             lease = yield from _complete(target, call, lease, owner if chosen else lease.owner)
     except BaseException:
-        yield from _give_up(target, call)
+        yield from give_up(target, call)
         raise
     call.lease = lease
     return lease is not None
@@ -159,31 +86,49 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
         except (NotSent, ReplyLost) as error:
             if isinstance(error, ReplyLost):
                 call.lost.append(owner)
-            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=bool(call.lost)))
+            yield Pause(pause_or_fail(error, patience, "acquire", target, maybe_applied=bool(call.lost)))
         except ResponseError as error:
             raise core.issuer_error(error, target.resource, target.counter) or error from None
         except BaseException:
             call.lost.append(owner)
             raise
         else:
+            # Whatever the reply: a ticket is good for one try, and who tries is no waiter any more.
+            call.ticket, call.waiter = None, b""
             if not isinstance(reply, list):
                 return core.granted(reply, owner, started, timeout)
             call.busy = core.refused(reply)
-            return None
+            if reply[1] != core.ticket_of(owner):
+                return None
+            # It was free, but somebody is registered: if none of them is alive, the lock is ours now.
+            owner = core.new_owner_id()
 
 
 def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, timeout: float) -> Request:
-    ours = [*call.lost, owner] if target.hides_retries else call.lost
-    args = (owner, lease_ms, target.issuer.argument, *ours)
-    undo = (_RELEASE, (target.lock,), (owner,))
-    return Request(target.issuer.acquire_script, (target.lock, target.counter), args, timeout, undo)
+    ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
+    if target.hides_retries:
+        ours = [*ours, owner]
+    args = (owner, lease_ms, target.issuer.argument, call.waiter, *ours)
+    undo = (_RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
+    keys = (target.lock, target.counter, target.queue, target.wake)
+    return Request(target.issuer.acquire_script, keys, args, timeout, undo)
 
 
-def _give_up(target: Target, call: Call) -> Steps[None]:
-    """Release what attempts of this call may have taken; once, since their own undo was sent behind them."""
-    if call.lost:
+def _release_keys(target: Target) -> tuple[bytes, ...]:
+    return target.lock, target.queue, target.wake
+
+
+def give_up(target: Target, call: Call) -> Steps[None]:
+    """
+    Release what attempts of this call may have taken, hand on its ticket, and leave the queue.
+
+    Once, since the attempts' own undo was sent behind them, and the others cost no more than a moment.
+    """
+    ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
+    if ours or call.waiter:
+        args = (core.new_ticket(), call.waiter, *ours)
         try:
-            yield Request(_RELEASE, (target.lock,), call.lost, core.GRACE_SECONDS)
+            yield Request(_RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
             _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
@@ -203,14 +148,14 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
             reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
         except (NotSent, ReplyLost) as error:
             repeated = b"1" if isinstance(error, ReplyLost) else repeated
-            yield Pause(_pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
+            yield Pause(pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
         else:
             break
     if isinstance(reply, list):
         call.busy = core.refused(reply)
     elif owner == lease.owner and core.is_over(lease, monotonic()):
         call.busy = core.Busy()
-        yield from _give_up(target, call)
+        yield from give_up(target, call)
     else:
         call.lost.clear()
         lease.owner = owner
@@ -224,8 +169,8 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 
 def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
-    args = (lease.owner,)
-    reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, lambda: args)
+    args = (core.new_ticket(), b"", lease.owner)
+    reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
     raise lost(target, lease, "release", core.refused(reply))
@@ -247,7 +192,7 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
             return lease.owner, b"%d" % to_ms(max(0.0, ends_at - monotonic())), b"0"
         return lease.owner, b"0", server_end
 
-    reply, _ = yield from _repeat(target, "extend", _EXTEND, args)
+    reply, _ = yield from _repeat(target, "extend", _EXTEND, (target.lock,), args)
     if isinstance(reply, list):
         raise lost(target, lease, "extend", core.refused(reply))
     lease.ends_at, lease.server_end_ms = ends_at, reply
@@ -255,14 +200,14 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
 
 def locked(target: Target) -> Steps[bool]:
     """Return whether anybody holds the lock."""
-    reply, _ = yield from _repeat(target, "check", _LOCKED, tuple)
+    reply, _ = yield from _repeat(target, "check", _LOCKED, (target.lock,), tuple)
     return bool(reply)
 
 
 def owned(target: Target, lease: Lease) -> Steps[bool]:
     """Return whether the stored owner is the lease's; compared by the server, so encodings do not matter."""
     args = (lease.owner,)
-    reply, _ = yield from _repeat(target, "check", _OWNED, lambda: args)
+    reply, _ = yield from _repeat(target, "check", _OWNED, (target.lock,), lambda: args)
     return bool(reply)
 
 
@@ -280,7 +225,7 @@ def lost(target: Target, lease: Lease, action: str, present: core.Busy) -> Lease
 
 
 def _repeat(
-    target: Target, action: str, script: Script, args: Callable[[], Sequence[bytes]]
+    target: Target, action: str, script: Script, keys: Sequence[bytes], args: Callable[[], Sequence[bytes]]
 ) -> Steps[tuple[Any, bool]]:
     """Send until there is a reply; return it, and whether an earlier attempt may have been carried out."""
     patience = core.patience(monotonic(), None, target.reply_limit)
@@ -288,15 +233,15 @@ def _repeat(
     while True:
         try:
             timeout = patience.reply_timeout(monotonic())
-            reply = yield Request(script, (target.lock,), args(), timeout)
+            reply = yield Request(script, keys, args(), timeout)
         except (NotSent, ReplyLost) as error:
             maybe_applied = maybe_applied or isinstance(error, ReplyLost)
-            yield Pause(_pause_or_fail(error, patience, action, target, maybe_applied=maybe_applied))
+            yield Pause(pause_or_fail(error, patience, action, target, maybe_applied=maybe_applied))
         else:
             return reply, maybe_applied
 
 
-def _pause_or_fail(error: Exception, patience: Patience, action: str, target: Target, *, maybe_applied: bool) -> float:
+def pause_or_fail(error: Exception, patience: Patience, action: str, target: Target, *, maybe_applied: bool) -> float:
     """Return how long to wait before the next attempt; raise if the time is over."""
     cause = error.__cause__ or error
     if patience.failures == 0:

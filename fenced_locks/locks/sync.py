@@ -17,8 +17,11 @@ from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
 from ..issuers import AnyIssuer, get_issuer
 from ..wire import wire_for
 from . import core, steps
+from .actions import Call, Target
 from .blocking import run
 from .core import Lease
+from .gate import ThreadPlace, gate
+from .waiting import Turns
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -38,7 +41,7 @@ class FencedLock(Lock):
         redis: A redis-py client; decoded or raw replies, RESP2 or RESP3, with or without hiredis.
         name: Name of the lock, and its key; a string, or bytes.
         timeout: Length of a lease in seconds (or a ``timedelta``), at least a millisecond; None for without end.
-        sleep: Seconds between two tries while the lock is busy.
+        sleep: Seconds between two looks while the lock is busy; a release wakes the next waiter at once.
         blocking: Whether ``acquire`` waits.
         blocking_timeout: How long it waits, in seconds; None for without end. The last try is at the deadline.
         thread_local: Whether each thread has its own lease.
@@ -67,8 +70,8 @@ class FencedLock(Lock):
         *,
         issuer: str | AnyIssuer | type[AnyIssuer] = "clock",
     ) -> None:
-        text, key = keys.name_and_key(name, redis.get_connection_kwargs().get("encoding", "utf-8"))
-        counter = keys.counter_key(keys.check_name(text))
+        settings = redis.get_connection_kwargs()
+        lock_keys = keys.keys_of(name, settings.get("encoding", "utf-8"))
         chosen = get_issuer(issuer)
         super().__init__(
             redis,
@@ -84,10 +87,7 @@ class FencedLock(Lock):
         # What a thread is doing is its own affair, even where the lease is everybody's.
         self._calls = self.local if self.thread_local else threading.local()
         self._wire = wire_for(redis)
-        limit = redis.get_connection_kwargs().get("socket_timeout")
-        self._target = steps.Target(
-            text, key, counter.encode(errors="surrogateescape"), chosen, limit, self._wire.hides_retries
-        )
+        self._target = Target(*lock_keys, chosen, settings.get("socket_timeout"), self._wire.hides_retries)
 
     def register_scripts(self) -> None:
         """Keep redis-py from caching its scripts on the class: they hold the first client, and serve subclasses."""
@@ -151,19 +151,37 @@ class FencedLock(Lock):
         waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
-        call = self._calls.current = steps.Call(waiting.deadline, minted)
+        call = self._calls.current = Call(waiting.deadline, minted)
         try:
-            while not self.do_acquire(owner):
-                pause = waiting.pause(time.monotonic())
-                if pause is None:
-                    self._calls.busy = call.busy
-                    return False
-                time.sleep(pause)
+            if not self._acquire_in_turn(owner, call, waiting):
+                self._calls.busy = call.busy
+                return False
         finally:
             self._calls.current = None
         if call.lease is None:
             self._refuse_lease_without_token(owner)
         return True
+
+    def _acquire_in_turn(self, owner: bytes, call: Call, waiting: core.Waiting) -> bool:
+        key = (self._wire.server, self._target.lock)
+        if not (waiting.blocking and gate.is_crowded(key)):
+            if self.do_acquire(owner):
+                return True
+            if waiting.is_over(time.monotonic()):
+                return False
+        place = ThreadPlace()
+        try:
+            gate.join(key, place)
+            turns = Turns(self._target, call, waiting)
+            is_last = False
+            while not is_last:
+                in_front = place.wait(waiting.left(time.monotonic()))
+                is_last = run(self._wire, turns.next()) if in_front else True
+                if self.do_acquire(owner):
+                    return True
+            return False
+        finally:
+            gate.leave(key, place)
 
     def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
         run(self._wire, steps.release(self._target, Lease(owner)))
@@ -180,11 +198,11 @@ class FencedLock(Lock):
         if limit is None:
             limit = self.blocking_timeout
         seconds = to_seconds_or_none("blocking_timeout", limit, zero=True)
-        return core.Waiting(blocking, pause, now + seconds if blocking and seconds is not None else None)
+        return core.Waiting(blocking, pause, now, now + seconds if blocking and seconds is not None else None)
 
     def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
         """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
-        call = getattr(self._calls, "current", None) or steps.Call()
+        call = getattr(self._calls, "current", None) or Call()
         taken = run(self._wire, steps.acquire(self._target, call, token, self.timeout))
         if taken:
             self._keep(call.lease)

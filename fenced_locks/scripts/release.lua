@@ -1,11 +1,30 @@
--- release: give the lock back if it is still ours. Deletes first, so it works when the server is full.
+-- release: give the lock back if it is still ours, to the next waiter if there is one. Deletes first, so it works
+-- when the server is full.
 -- KEYS[1]  lock key                     string: owner id
--- ARGV[1…] owner ids, any of which is ours
+-- KEYS[2]  queue key                    sorted set: waiters
+-- KEYS[3]  wake key                     list: the ticket
+-- ARGV[1]  ticket for the next waiter; fresh and unguessable
+-- ARGV[2]  waiter id to take off the queue; '' for none
+-- ARGV[3…] owner ids, or a ticket, any of which is ours
 -- Replies  1 released | {remaining lease in milliseconds, owner id or ''} not ours
+--
+-- Needs the prelude hand_over.
+if ARGV[2] ~= '' then
+  redis.pcall('ZREM', KEYS[2], ARGV[2])
+end
 local stored = redis.pcall('GET', KEYS[1])
-for i = 1, #ARGV do
+for i = 3, #ARGV do
   if stored == ARGV[i] then
     redis.call('DEL', KEYS[1])
+    local members = redis.pcall('ZCARD', KEYS[2])
+    if members == 1 then
+      -- Nobody waits: the run is over.
+      redis.call('DEL', KEYS[2])
+    elseif members ~= 0 then
+      local time = redis.call('TIME')
+      local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+      hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
+    end
     return 1
   end
 end

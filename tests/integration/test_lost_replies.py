@@ -9,7 +9,8 @@ import weakref
 import pytest
 import redis
 
-from fenced_locks import FencedLock, IssuerError, LeaseLost, OutcomeUnknown, wire
+from fenced_locks import FencedLock, IssuerError, LeaseLost, OutcomeUnknown
+from fenced_locks.wire import connecting
 from tests.helpers import run_threads, wait_until
 
 SCRIPT = ("EVALSHA", "EVAL")
@@ -305,14 +306,14 @@ def test_an_interruption_while_trying_again_leaves_no_lease(proxy, client, r, mo
 def test_credentials_that_are_refused_after_a_lost_attempt_leave_no_lease(proxy, client, r, monkeypatch):
     proxy.drop_reply(SCRIPT)
     refused = [redis.exceptions.AuthenticationError("wrong password")]
-    connect = wire._connect
+    connect = connecting.connect
 
     def refused_once(connection, seconds):
         if refused:
             raise refused.pop()
         connect(connection, seconds)
 
-    monkeypatch.setattr(wire, "_connect", refused_once)
+    monkeypatch.setattr(connecting, "connect", refused_once)
     with pytest.raises(redis.exceptions.AuthenticationError):
         FencedLock(client, "order:1").acquire()
     assert not r.exists("order:1")
@@ -360,7 +361,7 @@ def test_a_pool_is_collected_with_its_connections(redis_url, r):
 
 def test_an_interruption_between_two_connections_loses_no_slot(client_factory, monkeypatch):
     client = client_factory(max_connections=1)
-    monkeypatch.setattr("fenced_locks.wire._ready", lambda *args: (_ for _ in ()).throw(Interruption))
+    monkeypatch.setattr("fenced_locks.wire.lines.ready", lambda *args: (_ for _ in ()).throw(Interruption))
     with pytest.raises(Interruption):
         FencedLock(client, "order:1").acquire()
     monkeypatch.undo()
@@ -396,7 +397,7 @@ def test_asking_whether_it_is_locked_ends_on_a_mute_server_too(proxy, client):
 
 def test_a_connection_that_the_server_closed_while_idle_costs_no_certainty(client_factory, r, monkeypatch):
     """Taken for an attempt whose reply was lost, the release of a lost lease would count as done."""
-    monkeypatch.setattr(wire, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(connecting, "FRESH_SECONDS", 0.0)
     client = client_factory(client_name="idle")
     lock = FencedLock(client, "order:1", timeout=60)
     lock.acquire()

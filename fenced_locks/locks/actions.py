@@ -1,0 +1,121 @@
+"""
+The words in which an operation is written down: generators, each of which yields an action and is sent what came of it.
+
+That is the reply, the token or the ticket; or there is thrown ``NotSent``, ``ReplyLost``, the script's error or
+whatever else it was. Whoever drives them waits in its own way, with or without ``await``; every decision stands
+here once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from ..issuers import AnyIssuer, ExternalIssuer
+from ..scripts import Script
+from ..wire import Listener, Undo
+from . import core
+from .core import Lease
+
+
+class Request(NamedTuple):
+    """One attempt to run a script; the arguments of ``Wire.call``."""
+
+    script: Script
+    keys: Sequence[bytes]
+    args: Sequence[bytes]
+    timeout: float
+    undo: Undo | None = None
+
+
+class Pause(NamedTuple):
+    """Seconds to wait."""
+
+    seconds: float
+
+
+class Issue(NamedTuple):
+    """A token to be drawn outside Redis."""
+
+    issuer: ExternalIssuer
+    resource: str
+
+
+class Listen(NamedTuple):
+    """A script, and to block on a list right after it; the arguments of ``Wire.listen``."""
+
+    script: Script
+    keys: Sequence[bytes]
+    args: Sequence[bytes]
+    timeout: float
+    wake: bytes
+    seconds: float
+
+
+class Hear(NamedTuple):
+    """So many seconds to wait for the ticket."""
+
+    listener: Listener
+    timeout: float
+
+
+class HangUp(NamedTuple):
+    """The end of waiting for the ticket."""
+
+    listener: Listener
+
+
+Action: TypeAlias = Request | Pause | Issue | Listen | Hear | HangUp
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Action, Any, T]
+
+
+@dataclass(slots=True)
+class Target:
+    """
+    What the steps of one lock are about.
+
+    Attributes:
+        resource: Name of the lock, for messages.
+        lock: The lock key.
+        counter: The counter key.
+        queue: The queue key.
+        wake: The wake key.
+        issuer: Who mints.
+        reply_limit: Longest wait for one reply in seconds; None for without.
+        hides_retries: Whether requests may be carried out more than once behind our back.
+    """
+
+    resource: str
+    lock: bytes
+    counter: bytes
+    queue: bytes
+    wake: bytes
+    issuer: AnyIssuer
+    reply_limit: float | None
+    hides_retries: bool
+
+
+@dataclass(slots=True)
+class Call:
+    """
+    One call of ``acquire``, over all its tries.
+
+    Attributes:
+        deadline: Monotonic time at which it must be over; None for no deadline of its own.
+        minted: The owner id that was made for this call; None where the caller chose one.
+        lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
+        ticket: What says that the lock was handed to us; None if it was not.
+        waiter: The id under which we may be registered as a waiter; empty if we are not.
+        busy: What the last refusal said.
+        lease: What was granted.
+    """
+
+    deadline: float | None = None
+    minted: bytes | None = None
+    lost: list[bytes] = field(default_factory=list)
+    ticket: bytes | None = None
+    waiter: bytes = b""
+    busy: core.Busy = field(default_factory=core.Busy)
+    lease: Lease | None = None

@@ -1,0 +1,86 @@
+"""
+The gate: who waits for what in this process, first come first served.
+
+Only the front waiter of a resource talks to the server, so that a resource costs one connection however many threads
+or tasks want it. It is keyed by server, database and resource, not by pool: some cache backends make a pool per thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Hashable
+from typing import Protocol
+
+
+class Place(Protocol):
+    """A place in the queue of one resource; a thread's or a task's."""
+
+    def call(self) -> None:
+        """Be told, once, that this is the front now; by any thread."""
+
+
+class Gate:
+    """The queues of all resources; used by any number of threads."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everybody: the threads that wait here do not exist in a forked child."""
+        # Reentrant: a signal handler may want a lock, too.
+        self._changing = threading.RLock()
+        self._queues: dict[Hashable, deque[Place]] = {}
+
+    def is_crowded(self, key: Hashable) -> bool:
+        """Return whether anybody waits, so that a newcomer has to queue."""
+        return key in self._queues
+
+    def join(self, key: Hashable, place: Place) -> None:
+        """Queue up; ``place`` is called when it is in front, at once if nobody else is there."""
+        with self._changing:
+            queue = self._queues.setdefault(key, deque())
+            queue.append(place)
+            if queue[0] is place:
+                place.call()
+
+    def leave(self, key: Hashable, place: Place) -> None:
+        """Go away, from any place in the queue or from none; the next one is called if this was the front."""
+        with self._changing:
+            queue = self._queues.get(key)
+            if queue is None or place not in queue:
+                return
+            was_front = queue[0] is place
+            queue.remove(place)
+            if not queue:
+                del self._queues[key]
+            elif was_front:
+                queue[0].call()
+
+
+class ThreadPlace:
+    """The place of a thread, which blocks until it is called."""
+
+    def __init__(self) -> None:
+        self._called = threading.Lock()
+        self._called.acquire()
+        self._in_front = False
+
+    def call(self) -> None:
+        self._called.release()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait to be in front, for so many seconds or for ever; return whether it is."""
+        if not self._in_front:
+            self._in_front = self._called.acquire(timeout=-1 if seconds is None else _possible(seconds))
+        return self._in_front
+
+
+def _possible(seconds: float) -> float:
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)
+
+
+gate = Gate()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=gate.reset)

@@ -1,0 +1,140 @@
+"""
+How the front waiter of a process waits: registered and blocked until a ticket comes, with a look now and then.
+
+One block lasts as long as the wait, since a waiter that blocks anew goes to the end of the server's queue. The looks
+are for what frees a lock without a ticket: a plain lock's release, DEL, FLUSHDB, the end of a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+
+from redis.exceptions import ResponseError
+
+from ..scripts import load, source
+from ..wire import Listener, NotSent, ReplyLost
+from . import core
+from .actions import Call, HangUp, Hear, Listen, Pause, Request, Steps, Target
+from .steps import give_up, pause_or_fail
+
+_log = logging.getLogger(__name__)
+
+_JOIN = load("join", source("hand_over"))
+# How much longer than the wait the server remembers that we block, should it not see us go.
+_FORGET_SECONDS = 5.0
+
+
+class Turns:
+    """The turns of one call of ``acquire``."""
+
+    def __init__(self, target: Target, call: Call, waiting: core.Waiting) -> None:
+        self._target, self._call, self._waiting = target, call, waiting
+        self._keys = (target.lock, target.queue, target.wake)
+        self._look_at = 0.0
+        self._may_block = True
+        self._said = False
+
+    def next(self) -> Steps[bool]:
+        """
+        Wait until there is reason to try again; return whether that is the last try.
+
+        Where we were handed the lock, the ticket is in the call then.
+        """
+        listener = (yield from self._join()) if self._may_block else None
+        if listener is None:
+            return (yield from self._poll())
+        try:
+            return (yield from self._listen(listener))
+        except BaseException:
+            self._call.ticket = yield HangUp(listener)
+            yield from give_up(self._target, self._call)
+            raise
+
+    def _join(self) -> Steps[Listener | None]:
+        """Register and block; None if no connection is to be had for that."""
+        self._call.waiter = core.new_owner_id()
+        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
+        while True:
+            timeout = patience.reply_timeout(monotonic())
+            try:
+                found = yield Listen(_JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
+            except (NotSent, ReplyLost) as error:
+                yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
+            else:
+                break
+        if found is None:
+            self._call.waiter = b""
+            return None
+        listener: Listener = found[0]
+        if found[1] is None:
+            self._look_at = 0.0
+        else:
+            self._note(found[1])
+        return listener
+
+    def _listen(self, listener: Listener) -> Steps[bool]:
+        while True:
+            now = monotonic()
+            is_over = self._waiting.is_over(now)
+            if is_over or self._call.busy.free:
+                self._call.ticket = yield HangUp(listener)
+                return is_over
+            self._say_whom_we_wait_for(now)
+            if now >= self._look_at:
+                yield from self._look()
+                continue
+            try:
+                self._call.ticket = yield Hear(
+                    listener, min(self._look_at, self._waiting.deadline or self._look_at) - now
+                )
+            except ReplyLost as error:
+                _log.warning("waiting for %r: joining again after %s", self._target.resource, error.__cause__)
+                return False
+            except ResponseError as error:
+                _log.warning(
+                    "waiting for %r: polling, since the server refuses BLPOP: %s", self._target.resource, error
+                )
+                self._may_block = False
+                return False
+            if self._call.ticket is not None:
+                return False
+
+    def _look(self) -> Steps[None]:
+        """Stay registered, and hand over a lock that is free."""
+        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
+        while True:
+            try:
+                reply = yield Request(_JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
+            except (NotSent, ReplyLost) as error:
+                yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
+            else:
+                self._note(reply)
+                return
+
+    def _poll(self) -> Steps[bool]:
+        self._say_whom_we_wait_for(monotonic())
+        left = self._waiting.left(monotonic())
+        yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))
+        return self._waiting.is_over(monotonic())
+
+    def _note(self, reply: list[object]) -> None:
+        busy = self._call.busy = core.refused(reply)
+        seconds = self._waiting.probe_seconds
+        if busy.remaining is not None:
+            # A millisecond, since the server rounds what is left.
+            seconds = min(seconds, max(0.0, busy.remaining) + 0.001)
+        self._look_at = monotonic() + seconds
+
+    def _args(self) -> tuple[bytes, bytes, bytes]:
+        return self._call.waiter, core.new_ticket(), b"%d" % self._waiting.registration_ms
+
+    def _block_seconds(self) -> float:
+        left = self._waiting.left(monotonic())
+        return 0.0 if left is None else max(0.0, left) + _FORGET_SECONDS
+
+    def _say_whom_we_wait_for(self, now: float) -> None:
+        waited = now - self._waiting.started
+        if waited >= core.NOTICE_SECONDS and not self._said:
+            self._said = True
+            _log.info("waited %.1f s for %r so far: it %s", waited, self._target.resource, core.state(self._call.busy))

@@ -1,0 +1,43 @@
+-- hand_over: give a lock that is free to the waiter who has blocked longest, if anybody is registered.
+-- lock       lock key                   free; becomes the ticket, for one claim window
+-- queue      queue key                  sorted set: waiter ids by the server time of their arrival, in microseconds,
+--                                       and '' with the server time at which the present run began, in milliseconds,
+--                                       negative while it is the turn of locks that poll
+-- wake       wake key                   list: the ticket, until the waiter takes it; lives one claim window
+-- ticket     fresh and unguessable      whoever has it may take the lock
+-- now_ms     server time in milliseconds
+-- Returns    milliseconds, ticket       handed over; the ticket is good for that long
+--            milliseconds, ''           kept free for that long, for locks that poll
+--            nil                        nobody is registered, or the server has no room for a ticket
+--
+-- Every ticket consumes one registration: waiters that died cost no more than they were. In a run the lock goes from
+-- ticket to ticket and is never free, so that a plain lock, which polls, would never find it; hence the turns.
+local CLAIM_MS, RUN_MS, TURN_MS = 500, 10000, 150
+
+local function hand_over(lock, queue, wake, ticket, now_ms)
+  local entries = redis.pcall('ZRANGE', queue, 0, 1, 'WITHSCORES')
+  local waiter = entries[3]
+  if not waiter then
+    return nil
+  end
+  local began = tonumber(entries[2])
+  local age_ms = now_ms - math.abs(began)
+  if began > 0 and age_ms >= RUN_MS then
+    redis.pcall('ZADD', queue, -now_ms, '')
+    return TURN_MS, ''
+  end
+  if began < 0 and age_ms >= 0 and age_ms < TURN_MS then
+    return TURN_MS - age_ms, ''
+  end
+  if redis.pcall('SET', lock, ticket, 'PX', CLAIM_MS).err then
+    return nil
+  end
+  if began < 0 then
+    redis.pcall('ZADD', queue, now_ms, '')
+  end
+  redis.call('ZREM', queue, waiter)
+  redis.call('DEL', wake)
+  redis.call('RPUSH', wake, ticket)
+  redis.call('PEXPIRE', wake, CLAIM_MS)
+  return CLAIM_MS, ticket
+end

@@ -1,0 +1,97 @@
+"""What every way to the server has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from redis.exceptions import AuthenticationError, AuthorizationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+if TYPE_CHECKING:
+    from ..scripts import Script
+
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+REFUSED_FOR_GOOD = (AuthenticationError, AuthorizationError)
+
+# Script, keys and arguments.
+Undo: TypeAlias = "tuple[Script, Sequence[bytes], Sequence[bytes]]"
+
+
+class NotSent(Exception):
+    """The request never left; ``__cause__`` says why."""
+
+
+class ReplyLost(Exception):
+    """The request may have been carried out; ``__cause__`` says what happened to the reply."""
+
+
+class Listener(Protocol):
+    """A waiter's own connection, on which it blocks until a ticket comes."""
+
+    def hear(self, timeout: float) -> bytes | None:
+        """
+        Return the ticket, or None if there is none within ``timeout`` seconds.
+
+        Raises:
+            ReplyLost: The connection broke; a ticket may have been on its way.
+            redis.exceptions.ResponseError: The server refuses to let us block.
+        """
+
+    def hang_up(self) -> bytes | None:
+        """Stop waiting; return the ticket if it came in that moment."""
+
+
+class Wire(Protocol):
+    """
+    How scripts reach the server.
+
+    Attributes:
+        hides_retries: Whether a call may have been carried out more than once behind our back.
+        server: What tells one server and database from another: two clients of one server are equal here.
+    """
+
+    hides_retries: bool
+    server: tuple[object, ...]
+
+    def call(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
+    ) -> Any:
+        """
+        Run ``script`` once and return its reply, undecoded.
+
+        Args:
+            script: The script; sent by SHA1, and whole where the server does not know it.
+            keys: The keys.
+            args: The arguments.
+            timeout: Seconds until the reply must be there, connecting included.
+            undo: A script call that is sent behind a request whose reply did not come in time.
+
+        Raises:
+            NotSent: No connection could be made.
+            ReplyLost: The request was sent, at least in part, and no reply came.
+            redis.exceptions.ResponseError: The script failed.
+        """
+
+    def listen(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
+    ) -> tuple[Listener, Any] | None:
+        """
+        Run ``script`` and block on the list ``wake`` right after it, on a connection of our own.
+
+        Args:
+            script: The script, sent by SHA1 only.
+            keys: Its keys.
+            args: Its arguments.
+            timeout: Seconds until its reply must be there, connecting included.
+            wake: Key of the list.
+            seconds: After how long the server may forget that somebody blocks; 0 for never.
+
+        Returns:
+            The listener and the script's reply, None in place of the reply if the server does not know the script;
+            None alone if there is no connection to be had for this.
+
+        Raises:
+            NotSent, ReplyLost, redis.exceptions.ResponseError: As ``call``.
+        """

@@ -1,0 +1,149 @@
+"""
+Connections of our own, made by the client's pool settings (class, address, credentials, TLS).
+
+They come without redis-py's retries: it repeats a command inside ``execute_command`` and hides it, and a lock must know
+whether an earlier attempt may have been carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
+
+if TYPE_CHECKING:
+    from ..scripts import Script
+
+_log = logging.getLogger(__name__)
+
+# How long after a reply a connection is taken to be alive.
+FRESH_SECONDS = 0.5
+# Arguments of a pool's connections that refer to the pool, which would keep it from being collected.
+_REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
+
+
+def pack(*parts: bytes) -> bytes:
+    """Return a command in the form in which Redis reads it (RESP)."""
+    return b"".join([b"*%d\r\n" % len(parts), *[b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]])
+
+
+def pack_evalsha(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
+    """Return the command that runs ``script`` on a server that knows it."""
+    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
+
+
+def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
+    """Return the command that runs ``script`` on any server, whether it knows the script or not."""
+    return pack(b"EVAL", script.text, b"%d" % len(keys), *keys, *args)
+
+
+def maker(pool: Any) -> Callable[[], Any]:
+    """Return what makes connections like those of ``pool``, without referring to it."""
+    make = pool.connection_class
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _REFERRING}
+
+    def new() -> Any:
+        connection = make(**kwargs)
+        connection.retry = Retry(NoBackoff(), 0)
+        connection.fenced_locks_used = 0.0
+        return connection
+
+    return new
+
+
+def ready(connection: Any, ends: float) -> None:
+    """Connect if need be; a connection that the server has closed, or that has data, cannot be trusted."""
+    if connection._sock is not None:
+        # One that was in use a moment ago is not looked at: should it be dead, the request is tried again.
+        if time.monotonic() - connection.fenced_locks_used < FRESH_SECONDS or not _readable(connection._sock):
+            return
+        connection.disconnect()
+    try:
+        connect(connection, ends - time.monotonic())
+    except REFUSED_FOR_GOOD:
+        raise
+    except UNREACHABLE as error:
+        raise NotSent from error
+
+
+def _readable(sock: Any) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])
+    # Without the limit on file numbers that select() has.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def connect(connection: Any, seconds: float) -> None:
+    """Connect within so many seconds, or in the time that the settings allow if that is shorter."""
+    usual = connection.socket_timeout, connection.socket_connect_timeout
+    connection.socket_timeout = _shorter(seconds, usual[0])
+    connection.socket_connect_timeout = _shorter(seconds, usual[1])
+    try:
+        connection.connect()
+    except BaseException:
+        # Half made, it might not have selected its database yet.
+        connection.disconnect()
+        raise
+    finally:
+        connection.socket_timeout, connection.socket_connect_timeout = usual
+
+
+def _shorter(seconds: float, other: float | None) -> float:
+    return max(0.001, seconds if other is None else min(seconds, other))
+
+
+def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = None) -> Any:
+    """
+    Send ``command`` and return the reply to its first part; an error of the server is returned, not raised.
+
+    Raises:
+        ReplyLost: The command was sent, at least in part, and no reply came; the connection is closed.
+    """
+    try:
+        # The socket itself: redis-py 5.2 has no time-out per read, and its send closes the socket on every exception,
+        # when the undo still has to follow.
+        connection._sock.settimeout(max(0.001, ends - time.monotonic()))
+        connection._sock.sendall(command)
+        reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        connection.fenced_locks_used = time.monotonic()
+        return reply
+    except (ResponseError, *REFUSED_FOR_GOOD) as error:
+        return error
+    except UNREACHABLE as error:
+        _abandon(connection, undo)
+        raise ReplyLost from named(error)
+    except BaseException:
+        _abandon(connection, undo)
+        raise
+
+
+def named(error: Exception) -> Exception:
+    """Return the error by redis-py's name for it."""
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError)):
+        return error
+    kind = RedisTimeoutError if isinstance(error, TimeoutError) else RedisConnectionError
+    return kind(f"{type(error).__name__}: {error}")
+
+
+def _abandon(connection: Any, undo: Undo | None) -> None:
+    """Close a connection whose reply is outstanding, and have the server undo that request right after it."""
+    try:
+        if undo is not None and connection._sock is not None:
+            connection._sock.settimeout(0.1)
+            connection._sock.sendall(pack_eval(*undo))
+    except OSError:
+        _log.debug("could not send an undo behind a request without reply", exc_info=True)
+    finally:
+        connection.disconnect()

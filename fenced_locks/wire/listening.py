@@ -1,0 +1,195 @@
+"""
+Connections on which waiters block: outside the pool's budget, and few.
+
+A blocking pop on a connection of the pool could use the pool up, so that the holder cannot release; and its reply is
+waited for here by the socket's own time-out, not by the client's ``socket_timeout`` and retries.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, finalize
+
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from .base import UNREACHABLE, ReplyLost
+from .connecting import exchange, named, pack, pack_evalsha, ready
+
+if TYPE_CHECKING:
+    from ..scripts import Script
+
+# Connections for waiting that one process has open, to all servers together.
+LIMIT = 32
+# How long to wait for a server's word that it has closed the connection, in seconds.
+_CLOSING_SECONDS = 0.2
+
+
+class Listeners:
+    """The connections for waiting to one server, for all pools that connect to it in the same way."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+        self._idle: deque[Any] = deque()
+        finalize(self, _close_all, self._idle).atexit = False
+
+    def borrow(self) -> Any:
+        """Return a connection that nobody uses; None if there are too many."""
+        with suppress(IndexError):
+            return self._idle.pop()
+        if not _budget.take() and not _close_one():
+            return None
+        return self.make()
+
+    def give_back(self, connection: Any) -> None:
+        """Keep the connection for the next waiter."""
+        self._idle.append(connection)
+
+    def discard(self, connection: Any) -> None:
+        """Close the connection."""
+        connection.disconnect()
+        _budget.free()
+
+    def close_one(self) -> bool:
+        """Close the connection that has been idle longest; whether there was one."""
+        try:
+            connection = self._idle.popleft()
+        except IndexError:
+            return False
+        connection.disconnect()
+        return True
+
+    def forget(self) -> None:
+        """Forget every connection, as a forked child must."""
+        self._idle.clear()
+
+
+class BlockedListener:
+    """One waiter's connection; see ``Listener``."""
+
+    def __init__(self, listeners: Listeners, connection: Any) -> None:
+        self._listeners, self._connection = listeners, connection
+        self._over = False
+
+    def start(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
+    ) -> Any:
+        """Run the script and block; return its reply, None if the server does not know it."""
+        ends = time.monotonic() + timeout
+        try:
+            ready(self._connection, ends)
+            # In one piece: between two the ticket of this registration could find nobody.
+            command = pack_evalsha(script, keys, args) + pack(b"BLPOP", wake, b"%.3f" % seconds)
+            reply = exchange(self._connection, command, ends)
+        except BaseException:
+            self._discard()
+            raise
+        if isinstance(reply, NoScriptError):
+            return None
+        if isinstance(reply, Exception):
+            self._discard()
+            raise reply
+        return reply
+
+    def hear(self, timeout: float) -> bytes | None:
+        try:
+            ticket = self._read(timeout)
+        except RedisTimeoutError:
+            return None
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, UNREACHABLE) and not isinstance(error, ResponseError):
+                raise ReplyLost from named(error)
+            raise
+        self._over = True
+        self._listeners.give_back(self._connection)
+        return ticket
+
+    def hang_up(self) -> bytes | None:
+        if self._over:
+            return None
+        try:
+            return self._read(_CLOSING_SECONDS if self._close_our_side() else 0)
+        except (ResponseError, ReplyLost, *UNREACHABLE):
+            return None
+        finally:
+            self._discard()
+
+    def _close_our_side(self) -> bool:
+        """Have the server close the connection, so that what it sent before is all there is; whether that can be."""
+        sock = self._connection._sock
+        # One with TLS could not read any more.
+        plain = type(sock) is socket.socket
+        if plain:
+            sock.shutdown(socket.SHUT_WR)
+        return plain
+
+    def _read(self, timeout: float) -> bytes:
+        self._connection._sock.settimeout(max(0.001, timeout))
+        popped = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        self._connection.fenced_locks_used = time.monotonic()
+        if popped is None:
+            raise ReplyLost from RedisTimeoutError("the server has stopped to wait for a ticket")
+        return bytes(popped[1])
+
+    def _discard(self) -> None:
+        if not self._over:
+            self._over = True
+            self._listeners.discard(self._connection)
+
+
+class _Budget:
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._open >= LIMIT:
+                return False
+            self._open += 1
+            return True
+
+    def free(self) -> None:
+        with self._lock:
+            self._open -= 1
+
+
+_budget = _Budget()
+_listeners: WeakValueDictionary[Hashable, Listeners] = WeakValueDictionary()
+
+
+def listeners_of(identity: Hashable, make: Callable[[], Any]) -> Listeners:
+    """Return the connections for waiting of all pools that are ``identity``."""
+    known = _listeners.get(identity)
+    return known if known is not None else _listeners.setdefault(identity, Listeners(make))
+
+
+def _close_one() -> bool:
+    return any(listeners.close_one() for listeners in list(_listeners.values()))
+
+
+def _close_all(connections: deque[Any]) -> None:
+    while connections:
+        connections.pop().disconnect()
+        _budget.free()
+
+
+def _reset_after_fork() -> None:
+    _budget.reset()
+    for listeners in list(_listeners.values()):
+        listeners.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
