@@ -98,7 +98,7 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             if not isinstance(reply, list):
                 return core.granted(reply, owner, started, timeout)
             call.busy = core.refused(reply)
-            if reply[1] != core.ticket_of(owner):
+            if not reply[1].startswith(core.ticket_of(owner)):
                 return None
             # It was free, but somebody is registered: if none of them is alive, the lock is ours now.
             owner = core.new_owner_id()

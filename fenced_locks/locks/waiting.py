@@ -98,6 +98,9 @@ class Turns:
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
+                if self._call.ticket.endswith(self._call.waiter):
+                    # Our own registration was consumed.
+                    self._call.waiter = b""
                 return False
 
     def _look(self) -> Steps[None]:

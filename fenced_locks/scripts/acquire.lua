@@ -12,7 +12,7 @@
 --          a lock under one of them is ours
 -- Replies  'token end' granted: two numbers, the end of the lease in server milliseconds (0 for none)
 --          {remaining lease in milliseconds (-1 without end), owner id} busy
---          {milliseconds, 'ticket:' + ARGV[1]} was free, and was handed to a waiter
+--          {milliseconds, 'ticket:' + ARGV[1] + …} was free, and was handed to a waiter
 --          {milliseconds, ''} is free, and it is the turn of locks that poll
 --          error FENCE… no token could be issued; nothing was written
 --
@@ -29,13 +29,14 @@ end
 local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if stored then
-  -- A ticket that is still on the list found nobody to take it.
-  local ours = string.sub(stored, 1, 7) == 'ticket:' and redis.pcall('LINDEX', KEYS[4], 0) == stored
-  if ours then
-    redis.call('DEL', KEYS[4])
-  end
+  local ours = false
   for i = 5, #ARGV do
     ours = ours or stored == ARGV[i]
+  end
+  if not ours and string.sub(stored, 1, 7) == 'ticket:' and redis.pcall('LINDEX', KEYS[4], 0) == stored then
+    -- A ticket that is still on the list found nobody to take it.
+    ours = true
+    redis.call('DEL', KEYS[4])
   end
   if not ours then
     return {redis.call('PTTL', KEYS[1]), stored}

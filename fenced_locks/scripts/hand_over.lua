@@ -4,14 +4,15 @@
 --                                       and '' with the server time at which the present run began, in milliseconds,
 --                                       negative while it is the turn of locks that poll
 -- wake       wake key                   list: the ticket, until the waiter takes it; lives one claim window
--- ticket     fresh and unguessable      whoever has it may take the lock
+-- ticket     fresh and unguessable      its beginning; whoever has the whole may take the lock
 -- now_ms     server time in milliseconds
 -- Returns    milliseconds, ticket       handed over; the ticket is good for that long
 --            milliseconds, ''           kept free for that long, for locks that poll
 --            nil                        nobody is registered, or the server has no room for a ticket
 --
--- Every ticket consumes one registration: waiters that died cost no more than they were. In a run the lock goes from
--- ticket to ticket and is never free, so that a plain lock, which polls, would never find it; hence the turns.
+-- A ticket consumes one registration, so that waiters who died cost no more than they were. It ends with their id. In
+-- a run the lock goes from ticket to ticket and is never free, so that a plain lock, which polls, would never find it;
+-- hence the turns.
 local CLAIM_MS, RUN_MS, TURN_MS = 500, 10000, 150
 
 local function hand_over(lock, queue, wake, ticket, now_ms)
@@ -26,18 +27,22 @@ local function hand_over(lock, queue, wake, ticket, now_ms)
     redis.pcall('ZADD', queue, -now_ms, '')
     return TURN_MS, ''
   end
-  if began < 0 and age_ms >= 0 and age_ms < TURN_MS then
-    return TURN_MS - age_ms, ''
+  if began < 0 then
+    if age_ms >= 0 and age_ms < TURN_MS then
+      return TURN_MS - age_ms, ''
+    end
+    redis.pcall('ZADD', queue, now_ms, '')
   end
+  ticket = ticket .. ':' .. waiter
   if redis.pcall('SET', lock, ticket, 'PX', CLAIM_MS).err then
     return nil
   end
-  if began < 0 then
-    redis.pcall('ZADD', queue, now_ms, '')
-  end
   redis.call('ZREM', queue, waiter)
-  redis.call('DEL', wake)
-  redis.call('RPUSH', wake, ticket)
+  if redis.pcall('RPUSH', wake, ticket) ~= 1 then
+    -- One from before that nobody took, or something that is not ours.
+    redis.call('DEL', wake)
+    redis.call('RPUSH', wake, ticket)
+  end
   redis.call('PEXPIRE', wake, CLAIM_MS)
   return CLAIM_MS, ticket
 end

@@ -1,5 +1,5 @@
--- release: give the lock back if it is still ours, to the next waiter if there is one. Deletes first, so it works
--- when the server is full.
+-- release: give the lock back if it is still ours, to the next waiter if there is one. Deletes it where a ticket
+-- cannot be stored, so it works when the server is full.
 -- KEYS[1]  lock key                     string: owner id
 -- KEYS[2]  queue key                    sorted set: waiters
 -- KEYS[3]  wake key                     list: the ticket
@@ -15,15 +15,23 @@ end
 local stored = redis.pcall('GET', KEYS[1])
 for i = 3, #ARGV do
   if stored == ARGV[i] then
-    redis.call('DEL', KEYS[1])
     local members = redis.pcall('ZCARD', KEYS[2])
+    if members == 0 then
+      redis.call('DEL', KEYS[1])
+      return 1
+    end
+    local handed_ms, ticket
+    if members ~= 1 then
+      local time = redis.call('TIME')
+      local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+      handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
+    end
+    if not ticket or ticket == '' then
+      redis.call('DEL', KEYS[1])
+    end
     if members == 1 then
       -- Nobody waits: the run is over.
       redis.call('DEL', KEYS[2])
-    elseif members ~= 0 then
-      local time = redis.call('TIME')
-      local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-      hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
     end
     return 1
   end

@@ -8,8 +8,8 @@ Each worker acquires a new lock object, works, releases it and pauses, over and 
 process and a client; each of the processes has its own. Within a round the contenders run right after each other, and
 the next round begins with the next one. The columns are medians over the rounds, except where said:
 
-- hand-off: from just before a holder's release to the next grant, whoever got it. Where nobody waits, as with two
-  threads that pause, that is mostly idle time.
+- hand-off: from just before a holder's release to the next grant, where that went to another worker who was waiting
+  by then. A worker that takes the lock again right after its own release hands nothing over.
 - worst wait: the longest single acquire. A starved worker gets its turn when all stop: run longer to see it grow.
 - trips/grant: what the server read per grant. A script or a pipeline is one read, whatever it does inside.
 - conns: the most connections of the workers in any round.

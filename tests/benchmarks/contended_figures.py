@@ -81,12 +81,16 @@ def median_ratio(ours: Sequence[Figures], theirs: Sequence[Figures], of: Callabl
 
 
 def _hand_offs(records: Sequence[Record], watched: Callable[[Hold], bool]) -> list[float]:
-    """Return the times between a holder's call of release and the next grant, whoever got it."""
-    holds = sorted((hold for record in records for hold in record.holds), key=lambda hold: hold.granted)
-    pairs = list(pairwise(holds))
-    if any(after.granted < before.releasing for before, after in pairs):
+    """Return the times between a holder's call of release and the grant of another worker that was waiting by then."""
+    by_worker = [(hold, worker) for worker, record in enumerate(records) for hold in record.holds]
+    pairs = list(pairwise(sorted(by_worker, key=lambda held: held[0].granted)))
+    if any(after.granted < before.releasing for (before, _), (after, _) in pairs):
         raise RuntimeError("Two workers held the lock at once.")
-    return [after.granted - before.releasing for before, after in pairs if watched(after)]
+    return [
+        after.granted - before.releasing
+        for (before, former), (after, latter) in pairs
+        if former != latter and after.asked <= before.releasing and watched(after)
+    ]
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
