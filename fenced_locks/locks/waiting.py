@@ -41,13 +41,15 @@ class Turns:
 
         Where we were handed the lock, the ticket is in the call then.
         """
-        listener = (yield from self._join()) if self._may_block else None
-        if listener is None:
-            return (yield from self._poll())
+        listener = None
         try:
+            listener = (yield from self._join()) if self._may_block else None
+            if listener is None:
+                return (yield from self._poll())
             return (yield from self._listen(listener))
         except BaseException:
-            self._call.ticket = yield HangUp(listener)
+            if listener is not None:
+                self._call.ticket = yield HangUp(listener)
             yield from give_up(self._target, self._call)
             raise
 
