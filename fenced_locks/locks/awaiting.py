@@ -65,7 +65,7 @@ async def arun(wire: AsyncWire, plan: Steps[T], *, to_the_end: bool = False) -> 
 
 async def _undo(wire: AsyncWire, plan: Steps[Any], cancelled: asyncio.CancelledError, *found: Any) -> None:
     """Have the steps undo what they began; ``found`` is what the action that they wait for has come to all the same."""
-    rest = _Rest(wire, plan, may_repeat=True)
+    rest = _Rest(wire, plan)
     for reply in found:
         rest.go_on(plan.send, reply)
     rest.go_on(plan.throw, cancelled)
@@ -74,17 +74,23 @@ async def _undo(wire: AsyncWire, plan: Steps[Any], cancelled: asyncio.CancelledE
 
 async def _complete(wire: AsyncWire, plan: Steps[Any], action: Action, cancelled: asyncio.CancelledError) -> None:
     """Have the steps go on."""
-    rest = _Rest(wire, plan, action, may_repeat=False)
-    rest.pass_over(cancelled)
+    rest = _Rest(wire, plan)
+    if isinstance(action, Request):
+        # It may have been carried out.
+        lost = ReplyLost("cancelled")
+        lost.__cause__ = cancelled
+        rest.go_on(plan.throw, lost)
+    else:
+        rest.go_on(plan.send, None)
     await rest.see_through()
 
 
 class _Rest:
     """What is left to do of an operation whose caller was cancelled: the next action, and what follows from it."""
 
-    def __init__(self, wire: AsyncWire, plan: Steps[Any], action: Action | None = None, *, may_repeat: bool) -> None:
-        self._wire, self._plan, self._action = wire, plan, action
-        self._may_repeat = may_repeat
+    def __init__(self, wire: AsyncWire, plan: Steps[Any]) -> None:
+        self._wire, self._plan = wire, plan
+        self._action: Action | None = None
 
     def go_on(self, step: Callable[[Any], Action], outcome: Any) -> None:
         """Have the steps say what comes next."""
@@ -97,15 +103,6 @@ class _Rest:
         except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
             _log.warning("what a cancellation had interrupted ended with %r", error)
 
-    def pass_over(self, cancelled: asyncio.CancelledError) -> None:
-        """Have the steps go on after an action that was cancelled; a request may have been carried out."""
-        if isinstance(self._action, Request):
-            lost = ReplyLost("cancelled")
-            lost.__cause__ = cancelled
-            self.go_on(self._plan.throw, lost)
-        else:
-            self.go_on(self._plan.send, None)
-
     async def see_through(self) -> None:
         """Do it all, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""
         for _ in range(_MOST_RESTARTS):
@@ -116,9 +113,8 @@ class _Rest:
         while self._action is not None:
             try:
                 reply = await _do(self._wire, self._action)
-            except asyncio.CancelledError as cancelled:
-                if not self._may_repeat:
-                    self.pass_over(cancelled)
+            except asyncio.CancelledError:
+                # Begun again; all that is left for such a moment can be done twice.
                 raise
             except GeneratorExit as thrown_away:
                 _drop(self._plan, thrown_away)

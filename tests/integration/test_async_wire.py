@@ -171,11 +171,30 @@ def test_a_server_that_is_mute_from_the_first_connection(make, proxy):
     async def main():
         proxy.mute()
         started = time.monotonic()
-        cause = await refused(count(wire, 0.3), NotSent)
+        first = asyncio.ensure_future(count(wire, 0.3))
+        await asyncio.sleep(0.05)
+        patient = asyncio.ensure_future(count(wire, 5.0))
+        cause = await refused(first, NotSent)
         assert isinstance(cause, redis.exceptions.TimeoutError)
         assert 0.2 < time.monotonic() - started < 1
+        await asyncio.sleep(0.1)
         proxy.unmute()
-        assert await count(wire) == 1
+        assert await patient == 1
+
+    asyncio.run(main())
+
+
+def test_who_cancels_every_task_keeps_nobody_from_asking(make, proxy):
+    """As a loop that ends does, in which locks are still to be given back."""
+    wire = make(proxy.url)
+
+    async def main():
+        proxy.delay_request(0.2, "CLIENT")
+        mine = asyncio.ensure_future(count(wire))
+        await until(lambda: proxy.connections)
+        for task in asyncio.all_tasks() - {mine, asyncio.current_task()}:
+            task.cancel()
+        assert await mine == 1
 
     asyncio.run(main())
 
