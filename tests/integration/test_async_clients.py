@@ -349,13 +349,13 @@ class Sentinel(servers.RedisServer):
         return False
 
 
-def test_sentinels_are_asked_again_when_the_master_is_none_any_more(own_server, cache, settings, r):
+def test_sentinels_are_asked_again_when_the_master_is_none_any_more(own_server, cache, r):
     master = own_server()
-    settings.DJANGO_REDIS_CONNECTION_FACTORY = "django_redis.pool.SentinelConnectionFactory"
     with Sentinel(master) as sentinel, redis.Redis(port=master.port) as there:
         cache(
             "redis://orders/0",
             CLIENT_CLASS="django_redis.client.SentinelClient",
+            CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
             SENTINELS=[("127.0.0.1", sentinel.port)],
             SENTINEL_KWARGS={"socket_timeout": 2},
         )
