@@ -34,6 +34,8 @@ def with_fenced_lock(
     blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
     using: str | None = None,
     on_busy: Callable[..., Any] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> Callable[[Callable[P, R]], Callable[..., R]]:
     """
     Return a decorator that runs a view or a function while it holds the lock of a resource.
@@ -57,6 +59,8 @@ def with_fenced_lock(
         using: Cache alias; by default ``FENCED_LOCKS["USING"]``.
         on_busy: Called instead when the resource is busy, with the ``LockNotAcquired`` and then the arguments of the
             call; its result is returned.
+        renew: Whether the lease is renewed until the call returns; by default ``FENCED_LOCKS["RENEW"]``.
+        max_hold: After how many seconds it is renewed no more; by default ``FENCED_LOCKS["MAX_HOLD"]``.
 
     Raises:
         TypeError: The decorated object is no function, or one whose body runs after it returned (async or generator).
@@ -66,6 +70,8 @@ def with_fenced_lock(
     When called, whatever ``fenced_lock`` raises, except that views answer as said above.
     """
     template = ResourceTemplate(resource)
+    options: dict[str, Any] = {"using": using, "timeout": timeout, "blocking_timeout": blocking_timeout}
+    options |= {"renew": renew, "max_hold": max_hold}
     if on_busy is not None and not callable(on_busy):
         raise TypeError(f"on_busy must be callable, not {on_busy!r}")
 
@@ -77,7 +83,7 @@ def with_fenced_lock(
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             arguments = call.arguments(args, kwargs)
             name = template.bind(arguments)
-            lock = fenced_lock(name, using=using, timeout=timeout, blocking_timeout=blocking_timeout)
+            lock = fenced_lock(name, **options)
             request = call.request(arguments)
             if request is not None:
                 _refuse_transaction_of_request(name)

@@ -20,7 +20,6 @@ from . import keys
 from .conf import conf
 from .connections import get_client
 from .durations import Duration
-from .exceptions import LeaseLost
 from .issuers import AnyIssuer, ClockIssuer, get_issuer
 from .locks import core
 from .locks.core import Lease
@@ -64,6 +63,8 @@ def fenced_lock(
     sleep: Duration = 0.1,
     raise_on_release_error: bool = True,
     issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> ReentrantLock:
     """
     Return the lock of a resource, built from the settings, for use as a context manager.
@@ -78,9 +79,12 @@ def fenced_lock(
         blocking: Whether to wait while the resource is busy.
         blocking_timeout: How long to wait, in seconds; None for without end. By default
             ``FENCED_LOCKS["BLOCKING_TIMEOUT"]``.
-        sleep: Seconds between two tries while it is busy.
+        sleep: Seconds between two looks while it is busy; a release wakes the next waiter at once.
         raise_on_release_error: Whether leaving the block raises where the lease was lost.
         issuer: Who issues the fence token; by default ``FENCED_LOCKS["ISSUER"]``.
+        renew: Whether the lease is renewed until it is given back; by default ``FENCED_LOCKS["RENEW"]``.
+        max_hold: After how many seconds it is renewed no more; None for without limit. By default
+            ``FENCED_LOCKS["MAX_HOLD"]``.
 
     Raises:
         TypeError, ValueError: A bad argument; the message names it.
@@ -95,6 +99,10 @@ def fenced_lock(
         timeout = conf.TIMEOUT
     if isinstance(blocking_timeout, FromSettings):
         blocking_timeout = conf.BLOCKING_TIMEOUT
+    if isinstance(renew, FromSettings):
+        renew = conf.RENEW and timeout is not None
+    if isinstance(max_hold, FromSettings):
+        max_hold = conf.MAX_HOLD if renew else None
     return ReentrantLock(
         get_client(using),
         keys.lock_key(conf.KEY_PREFIX, resource),
@@ -104,6 +112,8 @@ def fenced_lock(
         blocking_timeout=blocking_timeout,
         raise_on_release_error=raise_on_release_error,
         issuer=configured_issuer() if issuer is None else issuer,
+        renew=renew,
+        max_hold=max_hold,
     )
 
 
@@ -147,7 +157,7 @@ class ReentrantLock(FencedLock):
                 return False
             hold = self._remember(self._held("acquire"))
         elif core.is_over(hold.lease, time.monotonic()):
-            raise self._ended(hold.lease)
+            raise core.lost(self._target.resource, hold.lease, "re-enter", "it has ended")
         if self._hold is not hold:
             self._enter(hold)
         hold.entries += 1
@@ -204,15 +214,6 @@ class ReentrantLock(FencedLock):
     def _length(self, lease: Lease) -> float | None:
         # The lease may come from another object, with another timeout.
         return lease.timeout
-
-    def _ended(self, lease: Lease) -> LeaseLost:
-        owner, resource = lease.owner.decode(errors="backslashreplace"), self._target.resource
-        error = LeaseLost(
-            f"cannot re-enter the lease of {resource!r} (owner {owner}, fence token {lease.fence_token}): it has ended",
-            resource,
-        )
-        error.fence_token, error.owner_id = lease.fence_token, owner
-        return error
 
     @property
     def _key(self) -> tuple[object, ...]:

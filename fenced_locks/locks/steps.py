@@ -173,7 +173,7 @@ def release(target: Target, lease: Lease) -> Steps[None]:
     reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
-    raise lost(target, lease, "release", core.refused(reply))
+    raise _lost(target, lease, "release", reply)
 
 
 def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> Steps[None]:
@@ -194,8 +194,19 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
 
     reply, _ = yield from _repeat(target, "extend", _EXTEND, (target.lock,), args)
     if isinstance(reply, list):
-        raise lost(target, lease, "extend", core.refused(reply))
+        raise _lost(target, lease, "extend", reply)
     lease.ends_at, lease.server_end_ms = ends_at, reply
+
+
+def ensure(target: Target, lease: Lease) -> Steps[int]:
+    """Return the token if the lease is still ours, by local time and at the server."""
+    if lease.lost or core.is_over(lease, monotonic()):
+        raise core.lost(target.resource, lease, "rely on", "it has ended")
+    args = (lease.owner, lease.owner, b"0")
+    reply, _ = yield from _repeat(target, "check", _ADOPT, (target.lock,), lambda: args)
+    if isinstance(reply, list):
+        raise _lost(target, lease, "rely on", reply)
+    return lease.fence_token
 
 
 def locked(target: Target) -> Steps[bool]:
@@ -211,17 +222,9 @@ def owned(target: Target, lease: Lease) -> Steps[bool]:
     return bool(reply)
 
 
-def lost(target: Target, lease: Lease, action: str, present: core.Busy) -> LeaseLost:
-    """Return the error for a lease that was found gone or taken."""
-    owner = lease.owner.decode("utf-8", "backslashreplace")
-    found = f"held by {present.owner_id}" if present.owner_id else "free"
-    error = LeaseLost(
-        f"cannot {action} the lease of {target.resource!r} (owner {owner}, fence token {lease.fence_token}): "
-        f"it ended, the resource is {found}",
-        target.resource,
-    )
-    error.fence_token, error.owner_id = lease.fence_token, owner
-    return error
+def _lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+    what = f"it ended, the resource is {core.found(core.refused(reply))}"
+    return core.lost(target.resource, lease, action, what)
 
 
 def _repeat(

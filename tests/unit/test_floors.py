@@ -20,7 +20,7 @@ FLOORS = {
     "refusals": 1.3, "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.steps": 4.2, "locks.waiting": 4.3,
-    "locks.blocking": 4.3, "locks.sync": 4.4, "locks": 4,
+    "locks.blocking": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3, "locks.holding": 4.4, "locks.sync": 4.5, "locks": 4,
     "shortcuts": 5, "templates": 5, "responses": 5,
     "decorators": 6, "counter_scan": 6, "inspection": 6.1,
     "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,

@@ -1,0 +1,49 @@
+"""``lock.lost``: whether a lease is lost, for whoever wants to know while it is held."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from . import core
+from .core import Lease
+
+
+class Loss:
+    """
+    An event that is set once a lease is lost: found gone or taken, or past its end by local time.
+
+    It belongs to one lease, may be passed to other threads, and stays unset for one that was given back in time.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        """Return whether the lease is lost, without asking the server."""
+        lease = self._lease
+        return lease.lost or (not lease.released and core.is_over(lease, time.monotonic()))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and not self._lease.released:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                return False
+            # The end may have moved when this is over.
+            self._event().wait(core.earliest(now, self._lease.ends_at, deadline))
+        return self.is_set()
+
+    def _event(self) -> threading.Event:
+        with _making:
+            if self._lease.ended is None:
+                self._lease.ended = threading.Event()
+            ended: threading.Event = self._lease.ended
+            return ended
+
+    def __repr__(self) -> str:
+        return f"<Loss {'set' if self.is_set() else 'unset'}>"
+
+
+_making = threading.Lock()
