@@ -14,7 +14,6 @@ from .. import keys, signals
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import LeaseHasNoEnd, NotHeld
 from ..issuers import AnyIssuer, get_issuer
-from ..wire import Wire
 from . import core
 from .actions import Target
 from .core import Lease
@@ -42,12 +41,11 @@ class Holding:
     _target: Target
     _wire: Any
 
-    def _aim(self, name: str, issuer: object, client: Any, wire: Wire) -> None:
+    def _aim(self, name: str, issuer: object, client: Any, *, hides_retries: bool) -> None:
         """Set what this lock is about."""
         settings = client.get_connection_kwargs()
         lock_keys = keys.keys_of(name, settings.get("encoding", "utf-8"))
-        self._wire = wire
-        self._target = Target(*lock_keys, get_issuer(issuer), settings.get("socket_timeout"), wire.hides_retries)
+        self._target = Target(*lock_keys, get_issuer(issuer), settings.get("socket_timeout"), hides_retries)
 
     def _keep_alive(self, renew: bool, max_hold: Duration | None, timeout: float | None) -> None:
         """Set whether leases are renewed."""
@@ -155,15 +153,12 @@ class Holding:
             self._announce(signals.lease_lost, lease, held=held)
 
     def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
+        signal.send_robust(type(self), **self._message(lease), **details)
+
+    def _message(self, lease: Lease) -> dict[str, Any]:
         owner = lease.owner.decode("utf-8", "backslashreplace")
-        signal.send_robust(
-            type(self),
-            lock=self,
-            resource=self._target.resource,
-            fence_token=lease.fence_token,
-            owner_id=owner,
-            **details,
-        )
+        resource, token = self._target.resource, lease.fence_token
+        return {"lock": self, "resource": resource, "fence_token": token, "owner_id": owner}
 
     def _length(self, lease: Lease) -> float | None:
         """Return how long the lease was meant to be, in seconds; redis-py asks the lock and not the lease."""

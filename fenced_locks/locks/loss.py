@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from contextlib import suppress
 
 from . import core
 from .core import Lease
 
 
-class Loss:
+class _Loss:
     """
     An event that is set once a lease is lost: found gone or taken, or past its end by local time.
 
-    It belongs to one lease, may be passed to other threads, and stays unset for one that was given back in time.
+    It belongs to one lease, and stays unset for one that was given back in time.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -23,6 +25,13 @@ class Loss:
         """Return whether the lease is lost, without asking the server."""
         lease = self._lease
         return lease.lost or (not lease.released and core.is_over(lease, time.monotonic()))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'set' if self.is_set() else 'unset'}>"
+
+
+class Loss(_Loss):
+    """What ``FencedLock.lost`` returns; like a ``threading.Event``, it may be passed to other threads."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
@@ -42,8 +51,19 @@ class Loss:
             ended: threading.Event = self._lease.ended
             return ended
 
-    def __repr__(self) -> str:
-        return f"<Loss {'set' if self.is_set() else 'unset'}>"
+
+class AsyncLoss(_Loss):
+    """What ``AsyncFencedLock.lost`` returns; like an ``asyncio.Event``, for the tasks of its event loop."""
+
+    async def wait(self) -> bool:
+        """Wait until the lease is lost or given back; return ``is_set()``."""
+        while not self.is_set() and not self._lease.released:
+            if self._lease.ended is None:
+                self._lease.ended = asyncio.Event()
+            left = core.earliest(time.monotonic(), self._lease.ends_at)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._lease.ended.wait(), left)
+        return self.is_set()
 
 
 _making = threading.Lock()

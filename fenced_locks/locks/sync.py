@@ -74,7 +74,8 @@ class FencedLock(Holding, Lock):
         renew: bool = False,
         max_hold: Duration | None = None,
     ) -> None:
-        self._aim(name, issuer, redis, wire_for(redis))
+        self._wire = wire_for(redis)
+        self._aim(name, issuer, redis, hides_retries=self._wire.hides_retries)
         seconds = to_seconds_or_none("timeout", timeout)
         self._keep_alive(renew, max_hold, seconds)
         super().__init__(
@@ -151,7 +152,13 @@ class FencedLock(Holding, Lock):
         if call.lease is None:
             self._refuse_lease_without_token(owner)
         call.lease.asked_at = waiting.started
-        self._begin(call.lease)
+        try:
+            self._begin(call.lease)
+        except BaseException:
+            # A thread that cannot be started, or an interruption.
+            run(self._wire, steps.release(self._target, call.lease))
+            self._keep(None)
+            raise
         return True
 
     def _acquire_in_turn(self, owner: bytes, call: Call, waiting: core.Waiting) -> bool:
