@@ -103,7 +103,8 @@ class BlockedListener:
             ticket = self._read(timeout)
         except RedisTimeoutError:
             return None
-        except BaseException as error:
+        except (ReplyLost, ResponseError, *UNREACHABLE) as error:
+            # Not where we are interrupted: who hangs up then still gets a ticket that has come.
             self._discard()
             if isinstance(error, UNREACHABLE) and not isinstance(error, ResponseError):
                 raise ReplyLost from named(error)
