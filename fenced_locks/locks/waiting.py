@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -33,7 +34,7 @@ class Turns:
         self._keys = (target.lock, target.queue, target.wake)
         self._look_at = 0.0
         self._may_block = True
-        self._said = False
+        self._said = self._warned = False
 
     def next(self) -> Steps[bool]:
         """
@@ -121,7 +122,10 @@ class Turns:
         yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))
         return self._waiting.is_over(monotonic())
 
-    def _note(self, reply: list[object]) -> None:
+    def _note(self, reply: list[Any]) -> None:
+        if len(reply) > 2 and not self._warned:
+            self._warned = True
+            _log.warning("waiting for %r: without a place in the queue: %s", self._target.resource, reply[2].decode())
         busy = self._call.busy = core.refused(reply)
         seconds = self._waiting.probe_seconds
         if busy.remaining is not None:
