@@ -75,6 +75,7 @@ class Turns:
         return listener
 
     def _listen(self, listener: Listener) -> Steps[bool]:
+        looked = False
         while True:
             now = monotonic()
             is_over = self._waiting.is_over(now)
@@ -84,6 +85,7 @@ class Turns:
             self._say_whom_we_wait_for(now)
             if now >= self._look_at:
                 yield from self._look()
+                looked = True
                 continue
             try:
                 self._call.ticket = yield Hear(
@@ -99,8 +101,8 @@ class Turns:
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
-                if self._call.ticket.endswith(self._call.waiter):
-                    # Our own registration was consumed.
+                if not looked and self._call.ticket.endswith(self._call.waiter):
+                    # Our own registration was consumed; a look after that would have renewed it.
                     self._call.waiter = b""
                 return False
 
