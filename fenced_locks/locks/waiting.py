@@ -42,15 +42,17 @@ class Turns:
 
         Where we were handed the lock, the ticket is in the call then.
         """
-        listener = (yield from self._join()) if self._may_block else None
-        if listener is None:
-            return (yield from self._poll())
+        listener = None
         try:
-            return (yield from self._listen(listener))
+            listener = (yield from self._join()) if self._may_block else None
+            if listener is not None:
+                return (yield from self._listen(listener))
         except BaseException:
-            self._call.ticket = yield HangUp(listener)
+            if listener is not None:
+                self._call.ticket = yield HangUp(listener)
             yield from give_up(self._target, self._call)
             raise
+        return (yield from self._poll())
 
     def _join(self) -> Steps[Listener | None]:
         """Register and block; None if no connection is to be had for that."""
