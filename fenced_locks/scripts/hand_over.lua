@@ -8,7 +8,7 @@
 -- now_ms     server time in milliseconds
 -- Returns    milliseconds, ticket       handed over; the ticket is good for that long
 --            milliseconds, ''           kept free for that long, for locks that poll
---            nil                        nobody is registered, or the server has no room for a ticket
+--            nil                        nobody is registered, or there is no room or no place for a ticket
 --
 -- A ticket consumes one registration, so that waiters who died cost no more than they were. It ends with their id. In
 -- a run the lock goes from ticket to ticket and is never free, so that a plain lock, which polls, would never find it;
@@ -38,8 +38,14 @@ local function hand_over(lock, queue, wake, ticket, now_ms)
     return nil
   end
   redis.call('ZREM', queue, waiter)
-  if redis.pcall('RPUSH', wake, ticket) ~= 1 then
-    -- One from before that nobody took, or something that is not ours.
+  local length = redis.pcall('RPUSH', wake, ticket)
+  if type(length) == 'table' then
+    -- Somebody else's key, so nobody can be waiting there.
+    redis.call('DEL', lock)
+    return nil
+  end
+  if length ~= 1 then
+    -- One from before that nobody took.
     redis.call('DEL', wake)
     redis.call('RPUSH', wake, ticket)
   end
