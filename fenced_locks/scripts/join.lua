@@ -17,7 +17,7 @@ local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local now_ms = math.floor(now_us / 1000)
 -- A server that is full, or has somebody else's key there, refuses; the lock can still be had when it is free.
-local added = redis.pcall('ZADD', KEYS[2], 'NX', now_ms, '', string.format('%.0f', now_us), ARGV[1])
+local added = redis.pcall('ZADD', KEYS[2], 'NX', string.format('%.0f', now_us), ARGV[1])
 local refusal = type(added) == 'table' and added.err or nil
 if not refusal and redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
