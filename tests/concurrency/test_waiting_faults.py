@@ -322,10 +322,14 @@ class TestWhoIsInterrupted:
         assert in_order([first.result(GIVE_UP), last.result(GIVE_UP)])
         assert not r.exists(LOCK, QUEUE, WAKE)
 
-    def test_while_its_connection_is_made_takes_no_place_from_others(self, r, holder, newcomer, aside, monkeypatch):
+    def test_while_its_connection_is_made_takes_no_place_from_others(
+        self, r, holder, client_factory, aside, monkeypatch
+    ):
         def interrupted():
             raise Interruption
 
+        # Of a name of its own, so that it shares no connection that is there already.
+        newcomer = FencedLock(client_factory(client_name="interrupted"), LOCK, timeout=30)
         monkeypatch.setattr(newcomer._wire._listeners, "make", interrupted)
         for _ in range(2 * LIMIT):
             with pytest.raises(Interruption):
