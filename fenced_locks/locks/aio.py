@@ -15,13 +15,13 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost
-from ..wire.aio import async_wire_for, check_async_client
+from ..wire import async_wire_for
 from . import core, steps
 from .actions import Call
 from .async_renewal import renewer_of_loop
-from .awaiting import TaskPlace, arun
+from .awaiting import arun
 from .core import Lease
-from .gate import gate
+from .gate import TaskPlace, gate
 from .holding import Holding, IssuerArgument
 from .loss import AsyncLoss
 from .waiting import Turns
@@ -81,8 +81,8 @@ class AsyncFencedLock(Holding, Lock):
         renew: bool = False,
         max_hold: Duration | None = None,
     ) -> None:
-        check_async_client(redis)
-        self._aim(name, issuer, redis, hides_retries=False)
+        self._wire = async_wire_for(redis)
+        self._aim(name, issuer, redis, hides_retries=self._wire.hides_retries)
         seconds = to_seconds_or_none("timeout", timeout)
         self._keep_alive(renew, max_hold, seconds)
         super().__init__(
@@ -191,7 +191,7 @@ class AsyncFencedLock(Holding, Lock):
         """Release a lease that nobody is to have."""
         self._stop_renewal(lease)
         self._keep(None)
-        await arun(self._wire, steps.release(self._target, lease), to_its_end=True)
+        await arun(self._wire, steps.release(self._target, lease), to_the_end=True)
 
     async def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
         """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
@@ -225,12 +225,12 @@ class AsyncFencedLock(Holding, Lock):
         self._end(lease)
         await self._say()
 
-    async def do_release(self, expected_token: bytes) -> None:  # type: ignore[override]
+    async def do_release(self, expected_token: bytes) -> None:
         """Delete the lock key if its owner is ``expected_token``; redis-py's extension point."""
         lease = self._lease
         if lease is None or lease.owner != expected_token:
             lease = Lease(expected_token)
-        await arun(self._wire, steps.release(self._target, lease), to_its_end=True)
+        await arun(self._wire, steps.release(self._target, lease), to_the_end=True)
 
     async def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Literal[True]:
         """
@@ -246,7 +246,7 @@ class AsyncFencedLock(Holding, Lock):
         self._with_end("extend")
         return await self.do_extend(additional_time, replace_ttl)
 
-    async def do_extend(self, additional_time: Duration, replace_ttl: bool) -> Literal[True]:  # type: ignore[override]
+    async def do_extend(self, additional_time: Duration, replace_ttl: bool) -> Literal[True]:
         """Move the end of the lease that is held; redis-py's extension point."""
         seconds = to_seconds("additional_time", additional_time)
         return await self._extend(self._held("extend"), seconds, from_now=replace_ttl)
@@ -327,10 +327,6 @@ class AsyncFencedLock(Holding, Lock):
             NotHeld: None is held.
         """
         return AsyncLoss(self._held("watch"))
-
-    @property
-    def _wire(self) -> Any:  # type: ignore[override]
-        return async_wire_for(self.redis)
 
     @property
     def _lease(self) -> Lease | None:

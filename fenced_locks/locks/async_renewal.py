@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from .renewal import RENEW, Agenda, Renewal, batches, calls_of
@@ -62,7 +62,8 @@ class AsyncRenewer:
             try:
                 renewal.settle(getattr(reply, "__cause__", None) or reply, asked_at, time.monotonic())
                 if living is not None:
-                    await living[0]._say()
+                    # Such a lock has the signals sent by whoever awaits.
+                    await cast("Any", living[0])._say()
             except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
                 _log.exception("renewal of %r", renewal.target.resource)
 

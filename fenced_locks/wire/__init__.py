@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from .base import REFUSED_FOR_GOOD, UNREACHABLE, Listener, NotSent, ReplyLost, Undo, Wire
+from .aio import async_wire_for
+from .base import (
+    REFUSED_FOR_GOOD,
+    UNREACHABLE,
+    AsyncListener,
+    AsyncWire,
+    Listener,
+    NotSent,
+    ReplyLost,
+    Undo,
+    Wire,
+)
 from .lines import Lines
 
 if TYPE_CHECKING:
@@ -16,7 +27,19 @@ if TYPE_CHECKING:
 
     from ..scripts import Script
 
-__all__ = ["ClientWire", "Lines", "Listener", "NotSent", "ReplyLost", "Undo", "Wire", "wire_for"]
+__all__ = [
+    "AsyncListener",
+    "AsyncWire",
+    "ClientWire",
+    "Lines",
+    "Listener",
+    "NotSent",
+    "ReplyLost",
+    "Undo",
+    "Wire",
+    "async_wire_for",
+    "wire_for",
+]
 
 
 class ClientWire:

@@ -11,6 +11,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redis.backoff import NoBackoff
@@ -29,12 +30,20 @@ _log = logging.getLogger(__name__)
 # How long after a reply a connection is taken to be alive.
 FRESH_SECONDS = 0.5
 # Arguments of a pool's connections that refer to the pool, which would keep it from being collected.
-_REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
+REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
 
 
 def pack(*parts: bytes) -> bytes:
     """Return a command in the form in which Redis reads it (RESP)."""
-    return b"".join([b"*%d\r\n" % len(parts), *[b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]])
+    filling: list[int | bytes] = []
+    for part in parts:
+        filling += (len(part), part)
+    return _form(len(parts)) % tuple(filling)
+
+
+@cache
+def _form(length: int) -> bytes:
+    return b"*%d\r\n" % length + b"$%d\r\n%b\r\n" * length
 
 
 def pack_evalsha(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
@@ -50,7 +59,7 @@ def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> b
 def maker(pool: Any) -> Callable[[], Any]:
     """Return what makes connections like those of ``pool``, without referring to it."""
     make = pool.connection_class
-    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _REFERRING}
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in REFERRING}
 
     def new() -> Any:
         connection = make(**kwargs)
