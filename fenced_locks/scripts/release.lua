@@ -20,16 +20,13 @@ for i = 3, #ARGV do
       redis.call('DEL', KEYS[1])
       return 1
     end
-    local handed_ms, ticket
-    if members ~= 1 then
-      local time = redis.call('TIME')
-      local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-      handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
-    end
+    local time = redis.call('TIME')
+    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    local handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
     if not ticket or ticket == '' then
       redis.call('DEL', KEYS[1])
     end
-    if members == 1 then
+    if not handed_ms and members == 1 and redis.call('ZSCORE', KEYS[2], '') then
       -- Nobody waits: the run is over.
       redis.call('DEL', KEYS[2])
     end
