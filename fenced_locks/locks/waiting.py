@@ -21,7 +21,7 @@ from .steps import give_up, pause_or_fail
 
 _log = logging.getLogger(__name__)
 
-_JOIN = load("join", source("owner_of"), source("hand_over"))
+JOIN = load("join", source("owner_of"), source("hand_over"))
 # How much longer than the wait the server remembers that we block, should it not see us go.
 _FORGET_SECONDS = 5.0
 
@@ -62,7 +62,7 @@ class Turns:
         while True:
             timeout = patience.reply_timeout(monotonic())
             try:
-                found = yield Listen(_JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
+                found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
             except (NotSent, ReplyLost) as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
@@ -114,7 +114,7 @@ class Turns:
         patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
         while True:
             try:
-                reply = yield Request(_JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
+                reply = yield Request(JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
             except (NotSent, ReplyLost) as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
