@@ -20,10 +20,11 @@ from .core import Lease, Patience
 
 _log = logging.getLogger(__name__)
 
-_RELEASE = load("release", source("hand_over"))
-_EXTEND = load("extend")
-_ADOPT = load("adopt")
-_OWNED = load("owned")
+_OWNER_OF = source("owner_of")
+RELEASE = load("release", _OWNER_OF, source("hand_over"))
+_EXTEND = load("extend", _OWNER_OF)
+_ADOPT = load("adopt", _OWNER_OF)
+_OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
 
@@ -108,8 +109,8 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if target.hides_retries:
         ours = [*ours, owner]
-    args = (owner, lease_ms, target.issuer.argument, call.waiter, *ours)
-    undo = (_RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
+    args = (owner, lease_ms, target.issuer.argument, b"polls" if call.polls else call.waiter, *ours)
+    undo = (RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
     keys = (target.lock, target.counter, target.queue, target.wake)
     return Request(target.issuer.acquire_script, keys, args, timeout, undo)
 
@@ -128,7 +129,7 @@ def give_up(target: Target, call: Call) -> Steps[None]:
     if ours or call.waiter:
         args = (core.new_ticket(), call.waiter, *ours)
         try:
-            yield Request(_RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
+            yield Request(RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
             _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
@@ -170,7 +171,7 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
     args = (core.new_ticket(), b"", lease.owner)
-    reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, _release_keys(target), lambda: args)
+    reply, maybe_applied = yield from _repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
     raise _lost(target, lease, "release", reply)

@@ -8,11 +8,11 @@
 -- ARGV[3…] owner ids, or a ticket, any of which is ours
 -- Replies  1 released | {remaining lease in milliseconds, owner id or ''} not ours
 --
--- Needs the prelude hand_over.
+-- Needs the preludes owner_of and hand_over.
 if ARGV[2] ~= '' then
   redis.pcall('ZREM', KEYS[2], ARGV[2])
 end
-local stored = redis.pcall('GET', KEYS[1])
+local stored = owner_of(KEYS[1])
 for i = 3, #ARGV do
   if stored == ARGV[i] then
     local members = redis.pcall('ZCARD', KEYS[2])
@@ -33,4 +33,4 @@ for i = 3, #ARGV do
     return 1
   end
 end
-return {redis.call('PTTL', KEYS[1]), type(stored) == 'string' and stored or ''}
+return {redis.call('PTTL', KEYS[1]), stored or ''}
