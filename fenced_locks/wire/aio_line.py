@@ -226,13 +226,15 @@ class Line:
             self._connecting = Context().run(self.loop.create_task, self._connect(min(longest, _CONNECT_SECONDS)))
 
     async def _connect(self, seconds: float) -> None:
+        ends = self.loop.time() + seconds
         try:
             self._channel = await open_channel(self._make, seconds)
         except BaseException as error:
-            waiting, self._waiting = self._waiting, []
-            for request in waiting:
-                request.refuse(error)
+            # That the time of those who began this is over says nothing about those who came later.
+            if not isinstance(error, NotSent) or self.loop.time() < ends:
+                waiting, self._waiting = self._waiting, []
+                for request in waiting:
+                    request.refuse(error)
             if not isinstance(error, Exception):
                 raise
-        else:
-            self._flush_soon()
+        self._flush_soon()
