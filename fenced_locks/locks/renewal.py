@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from weakref import ReferenceType
 
 from ..durations import to_ms
-from ..scripts import load
+from ..scripts import load, source
 from ..wire import NotSent, ReplyLost, Wire
 from . import core
 from .actions import Target
@@ -29,7 +29,7 @@ from .core import Lease
 
 _log = logging.getLogger(__name__)
 
-RENEW = load("renew")
+RENEW = load("renew", source("owner_of"))
 # How many leases travel in one piece.
 _BATCH = 500
 # How long the thread stays when there is nothing to renew, in seconds.

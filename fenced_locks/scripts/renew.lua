@@ -3,10 +3,12 @@
 -- ARGV[1]  owner id
 -- ARGV[2]  lease from now in milliseconds, > 0
 -- Replies  1 done | {remaining lease in milliseconds, owner id or ''} not ours
-local stored = redis.pcall('GET', KEYS[1])
+--
+-- Needs the prelude owner_of.
+local stored = owner_of(KEYS[1])
 local left_ms = redis.call('PTTL', KEYS[1])
 if stored ~= ARGV[1] then
-  return {left_ms, type(stored) == 'string' and stored or ''}
+  return {left_ms, stored or ''}
 end
 if left_ms >= 0 and left_ms < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
