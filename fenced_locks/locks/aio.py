@@ -61,6 +61,7 @@ class AsyncFencedLock(Holding, Lock):
 
     # redis-py types the local as a thread's.
     local: Any
+    _owner_kind = "task"
     name: str
     timeout: float | None
     sleep: float
@@ -220,6 +221,7 @@ class AsyncFencedLock(Holding, Lock):
         except asyncio.CancelledError:
             self._forget(lease)
             self._end(lease)
+            await self._say()
             raise
         self._forget(lease)
         self._end(lease)

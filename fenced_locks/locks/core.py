@@ -45,7 +45,6 @@ class Lease:
         process: Which process holds it; see ``is_inherited``.
         renewal: What renews it; None if nothing does.
         asked_at: When the call that took it began to wait, in local monotonic time.
-        ended: An event for whoever waits for its loss or its release; None if nobody does.
     """
 
     owner: bytes
@@ -59,7 +58,6 @@ class Lease:
     process: int = field(default_factory=lambda: _this_process())
     renewal: Any = None
     asked_at: float = 0.0
-    ended: Any = None
 
     def is_inherited(self) -> bool:
         """Return whether it belongs to the process of which this one was forked."""

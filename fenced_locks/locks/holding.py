@@ -17,7 +17,7 @@ from ..issuers import AnyIssuer, get_issuer
 from . import core
 from .actions import Target
 from .core import Lease
-from .loss import Loss
+from .loss import Loss, tell_who_waits
 from .renewal import begin, renewer
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Holding:
     max_hold: float | None
     _target: Target
     _wire: Any
+    _owner_kind = "thread"
 
     def _aim(self, name: str, issuer: object, client: Any, *, hides_retries: bool) -> None:
         """Set what this lock is about."""
@@ -107,7 +108,7 @@ class Holding:
         return lease
 
     def _not_held(self, action: str) -> NotHeld:
-        where = "in this thread " if self.thread_local else ""
+        where = f"in this {self._owner_kind} " if self.thread_local else ""
         resource = self._target.resource
         return NotHeld(f"cannot {action} {resource!r}: nothing was acquired {where}or it was released", resource)
 
@@ -129,8 +130,7 @@ class Holding:
     def _end(self, lease: Lease) -> None:
         """A lease was given back."""
         lease.released = True
-        if lease.ended is not None:
-            lease.ended.set()
+        tell_who_waits(lease)
         if signals.lease_released.receivers:
             self._announce(signals.lease_released, lease, held=time.monotonic() - lease.began_at)
 
@@ -145,8 +145,7 @@ class Holding:
             return
         lease.lost = True
         self._stop_renewal(lease)
-        if lease.ended is not None:
-            lease.ended.set()
+        tell_who_waits(lease)
         held = time.monotonic() - lease.began_at
         _log.warning("lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
         if signals.lease_lost.receivers:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from . import core
 from .core import Lease
+
+E = TypeVar("E")
 
 
 class _Loss:
@@ -41,15 +45,8 @@ class Loss(_Loss):
             if deadline is not None and now >= deadline:
                 return False
             # The end may have moved when this is over.
-            self._event().wait(core.earliest(now, self._lease.ends_at, deadline))
+            _event(self._lease, threading.Event).wait(core.earliest(now, self._lease.ends_at, deadline))
         return self.is_set()
-
-    def _event(self) -> threading.Event:
-        with _making:
-            if self._lease.ended is None:
-                self._lease.ended = threading.Event()
-            ended: threading.Event = self._lease.ended
-            return ended
 
 
 class AsyncLoss(_Loss):
@@ -58,12 +55,22 @@ class AsyncLoss(_Loss):
     async def wait(self) -> bool:
         """Wait until the lease is lost or given back; return ``is_set()``."""
         while not self.is_set() and not self._lease.released:
-            if self._lease.ended is None:
-                self._lease.ended = asyncio.Event()
+            ended = _event(self._lease, asyncio.Event)
             left = core.earliest(time.monotonic(), self._lease.ends_at)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._lease.ended.wait(), left)
+                await asyncio.wait_for(ended.wait(), left)
         return self.is_set()
 
 
-_making = threading.Lock()
+def tell_who_waits(lease: Lease) -> None:
+    """Wake whoever waits for the loss of this lease, or for its release."""
+    event = vars(lease).get("_event")
+    if event is not None:
+        event.set()
+
+
+def _event(lease: Lease, make: Callable[[], E]) -> E:
+    # Made when somebody waits, since few do; setdefault lets one of several threads win without a lock, which a forked
+    # child could find taken.
+    event: E = vars(lease).setdefault("_event", make())
+    return event
