@@ -20,10 +20,11 @@ from .core import Lease, Patience
 
 _log = logging.getLogger(__name__)
 
-_RELEASE = load("release", source("hand_over"))
-_EXTEND = load("extend")
-_ADOPT = load("adopt")
-_OWNED = load("owned")
+_OWNER_OF = source("owner_of")
+_RELEASE = load("release", _OWNER_OF, source("hand_over"))
+_EXTEND = load("extend", _OWNER_OF)
+_ADOPT = load("adopt", _OWNER_OF)
+_OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
 
@@ -108,7 +109,7 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if target.hides_retries:
         ours = [*ours, owner]
-    args = (owner, lease_ms, target.issuer.argument, call.waiter, *ours)
+    args = (owner, lease_ms, target.issuer.argument, b"polls" if call.polls else call.waiter, *ours)
     undo = (_RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
     keys = (target.lock, target.counter, target.queue, target.wake)
     return Request(target.issuer.acquire_script, keys, args, timeout, undo)

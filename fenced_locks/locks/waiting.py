@@ -21,7 +21,7 @@ from .steps import give_up, pause_or_fail
 
 _log = logging.getLogger(__name__)
 
-_JOIN = load("join", source("hand_over"))
+_JOIN = load("join", source("owner_of"), source("hand_over"))
 # How much longer than the wait the server remembers that we block, should it not see us go.
 _FORGET_SECONDS = 5.0
 
@@ -43,6 +43,7 @@ class Turns:
         Where we were handed the lock, the ticket is in the call then.
         """
         listener = None
+        self._call.polls = False
         try:
             listener = (yield from self._join()) if self._may_block else None
             if listener is not None:
@@ -121,6 +122,7 @@ class Turns:
                 return
 
     def _poll(self) -> Steps[bool]:
+        self._call.polls = True
         self._say_whom_we_wait_for(monotonic())
         left = self._waiting.left(monotonic())
         yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))

@@ -46,7 +46,12 @@ class Listeners:
             return self._idle.pop()
         if not _budget.take() and not _close_one():
             return None
-        return self.make()
+        try:
+            return self.make()
+        except BaseException:
+            # From a signal handler, say; making one takes a while.
+            _budget.free()
+            raise
 
     def give_back(self, connection: Any) -> None:
         """Keep the connection for the next waiter."""
@@ -54,8 +59,10 @@ class Listeners:
 
     def discard(self, connection: Any) -> None:
         """Close the connection."""
-        connection.disconnect()
-        _budget.free()
+        try:
+            connection.disconnect()
+        finally:
+            _budget.free()
 
     def close_one(self) -> bool:
         """Close the connection that has been idle longest; whether there was one."""
@@ -103,7 +110,8 @@ class BlockedListener:
             ticket = self._read(timeout)
         except RedisTimeoutError:
             return None
-        except BaseException as error:
+        except (ReplyLost, ResponseError, *UNREACHABLE) as error:
+            # Not where we are interrupted: who hangs up then still gets a ticket that has come.
             self._discard()
             if isinstance(error, UNREACHABLE) and not isinstance(error, ResponseError):
                 raise ReplyLost from named(error)

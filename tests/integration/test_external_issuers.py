@@ -104,7 +104,11 @@ def test_a_release_that_comes_late_does_not_meet_the_next_try(r, proxy, client_f
     go, late = threading.Event(), []
 
     def oversleep():
-        late.append(proxy.delay_request(go, lambda command: load("release", source("hand_over")).sha in command))
+        late.append(
+            proxy.delay_request(
+                go, lambda command: load("release", source("owner_of"), source("hand_over")).sha in command
+            )
+        )
         r.persist(KEY)
         threading.Event().wait(0.06)
 
