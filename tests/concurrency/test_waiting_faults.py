@@ -14,7 +14,7 @@ import pytest
 from redis.lock import Lock
 
 from fenced_locks import FencedLock
-from fenced_locks.locks.waiting import _JOIN
+from fenced_locks.locks.waiting import JOIN
 from fenced_locks.wire import wire_for
 from fenced_locks.wire.listening import LIMIT, BlockedListener
 from tests.helpers import run_threads, wait_until
@@ -55,7 +55,7 @@ def register_the_dead(r, count=1, sleep=0.1):
     """Leave registrations behind whose waiters do not exist."""
     for number in range(count):
         args = (b"dead:%d" % number, b"ticket:%d" % number, b"%d" % (3000 * sleep + 5000))
-        wire_for(r).call(_JOIN, (LOCK.encode(), QUEUE.encode(), WAKE.encode()), args, 5)
+        wire_for(r).call(JOIN, (LOCK.encode(), QUEUE.encode(), WAKE.encode()), args, 5)
 
 
 def delete(lock):

@@ -10,15 +10,16 @@ import redis
 
 from fenced_locks import FencedLock, OutcomeUnknown
 from fenced_locks.issuers import get_issuer
-from fenced_locks.locks.steps import RELEASE
-from fenced_locks.locks.waiting import JOIN
+from fenced_locks.locks import steps, waiting
 from tests.helpers import run_threads, wait_until
+from tests.waiters import LOCK, registered
 
-KEY, QUEUE, COUNTER = "order:1", "queue:{order:1}", "fence:{order:1}"
+COUNTER = "fence:{order:1}"
 # What a request or a reply comes late by: longer than the client waits for a reply.
 LATE, SOCKET_TIMEOUT = 0.6, 0.25
 
 ACQUIRE = get_issuer("clock").acquire_script
+JOIN, RELEASE = waiting.JOIN, steps.RELEASE
 
 
 def nth(number, is_meant):
@@ -73,9 +74,9 @@ class Story:
             r.script_load(script.text)
         client = client_factory(proxy.url, socket_timeout=SOCKET_TIMEOUT)
         self.holder, self.waiter = (
-            FencedLock(client, KEY, timeout=60, blocking_timeout=8, thread_local=False) for _ in range(2)
+            FencedLock(client, LOCK, timeout=60, blocking_timeout=8, thread_local=False) for _ in range(2)
         )
-        self.rival = FencedLock(client_factory(), KEY, timeout=60, blocking_timeout=8)
+        self.rival = FencedLock(client_factory(), LOCK, timeout=60, blocking_timeout=8)
         self._enter(self.holder)
 
     def run(self, happened):
@@ -95,7 +96,7 @@ class Story:
     def _release(self, happened):
         self.proxy.wait_for_request("BLPOP")
         self._rival_may_come.set()
-        wait_until(lambda: self.r.zcard(QUEUE) == 2 and happened())
+        wait_until(lambda: registered(self.r) == 2 and happened())
         return self._leave(self.holder)
 
     def _cycle_of_rival(self):
@@ -171,5 +172,5 @@ def test_a_waiter_who_loses_every_reply_says_so_at_its_deadline_and_leaves_the_q
     with pytest.raises((OutcomeUnknown, redis.ConnectionError)):
         story.waiter.acquire(blocking_timeout=0.6)
     assert 0.3 < time.monotonic() - started < 2
-    assert story.r.zrange(QUEUE, 0, -1) in ([], [b""])
+    assert registered(story.r) == 0
     assert story.holder.owned()

@@ -6,16 +6,18 @@ import pytest
 import redis
 
 from fenced_locks import FencedLock
+from fenced_locks.issuers import get_issuer
 from fenced_locks.wire import listening
 
 SCRIPT = ("EVALSHA", "EVAL")
+KEYS = ("order:1", "fence:{order:1}", "queue:{order:1}", "wake:{order:1}")
 
 
-def begin_a_turn(r):
-    """Have somebody wait, and the locks that poll have their turn now."""
-    seconds, microseconds = r.time()
-    now_ms = seconds * 1000 + microseconds // 1000
-    r.zadd("queue:{order:1}", {"": -now_ms, "somebody": now_ms * 1000})
+BEGIN_A_TURN = """
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+redis.call('ZADD', KEYS[1], -now_ms, '', now_ms * 1000, 'somebody')
+"""
 
 
 @pytest.mark.parametrize("command", ["get", "set", "pttl", "time"])
@@ -34,17 +36,21 @@ def test_a_permission_that_is_missing_is_an_error_at_once(own_server, client_fac
     assert admin.get("order:1") in (None, b"somebody")
 
 
-def test_a_newcomer_keeps_out_of_the_turn_of_those_that_poll(r):
-    begin_a_turn(r)
-    assert not FencedLock(r, "order:1", timeout=10).acquire(blocking=False)
-    assert not r.exists("order:1")
+@pytest.mark.parametrize(("as_whom", "granted"), [("", False), ("polls", True)])
+def test_the_turn_of_those_that_poll_is_for_fenced_ones_too(r, as_whom, granted):
+    issuer = get_issuer("clock")
+    with r.pipeline() as both:
+        both.eval(BEGIN_A_TURN, 1, KEYS[2])
+        both.eval(issuer.acquire_script.text, 4, *KEYS, "owner", 10_000, issuer.argument, as_whom)
+        reply = both.execute()[1]
+    assert isinstance(reply, bytes) is granted
+    assert r.exists("order:1") == granted
 
 
-def test_a_waiter_without_a_connection_to_block_on_polls_and_has_its_turn(proxy, client_factory, r, monkeypatch):
-    monkeypatch.setattr(listening, "LIMIT", 0)
-    lock = FencedLock(client_factory(proxy.url, client_name="polls"), "order:1", timeout=10, sleep=0.001)
-    begin_a_turn(r)
-    assert lock.acquire(blocking_timeout=0.1)
+def test_a_waiter_without_a_connection_to_block_on_says_that_it_polls(proxy, client_factory, r, monkeypatch):
+    monkeypatch.setattr(listening.Listeners, "borrow", lambda self: None)
+    client = client_factory(proxy.url, client_name="polls")
+    with FencedLock(r, "order:1", timeout=10):
+        assert not FencedLock(client, "order:1", timeout=10, sleep=0.01).acquire(blocking_timeout=0.3)
     assert any(b"polls" in command for command in proxy.calls(SCRIPT))
     assert proxy.calls("BLPOP") == []
-    lock.release()
