@@ -215,7 +215,7 @@ class AsyncFencedLock(Holding, Lock):
             await self.do_release(lease.owner)
         except LockNotOwnedError as error:
             self._forget(lease)
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             await self._say()
             raise
         except asyncio.CancelledError:
@@ -272,7 +272,7 @@ class AsyncFencedLock(Holding, Lock):
         try:
             await arun(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
         except LeaseLost as error:
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             await self._say()
             raise
         return True
@@ -288,7 +288,7 @@ class AsyncFencedLock(Holding, Lock):
         try:
             return await arun(self._wire, steps.ensure(self._target, lease))
         except LeaseLost as error:
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             await self._say()
             raise
 

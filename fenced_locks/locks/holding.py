@@ -139,15 +139,16 @@ class Holding:
             left = (lease.ends_at or 0.0) - time.monotonic()
             self._announce(signals.lease_renewed, lease, remaining=left)
 
-    def _lose(self, lease: Lease, found: str) -> None:
-        """A lease was found lost; said once."""
+    def _lose(self, lease: Lease, found: str, *, raised: bool = False) -> None:
+        """A lease was found lost; said once. Logged with less weight where the caller is about to hear of it."""
         if lease.lost or lease.released:
             return
         lease.lost = True
         self._stop_renewal(lease)
         tell_who_waits(lease)
         held = time.monotonic() - lease.began_at
-        _log.warning("lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
+        level = logging.INFO if raised else logging.WARNING
+        _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
         if signals.lease_lost.receivers:
             self._announce(signals.lease_lost, lease, held=held)
 

@@ -218,7 +218,7 @@ class FencedLock(Holding, Lock):
             self.do_release(lease.owner)
         except LockNotOwnedError as error:
             self._keep(None)
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             raise
         self._keep(None)
         self._end(lease)
@@ -275,7 +275,7 @@ class FencedLock(Holding, Lock):
         try:
             run(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
         except LeaseLost as error:
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             raise
         return True
 
@@ -292,7 +292,7 @@ class FencedLock(Holding, Lock):
         try:
             return run(self._wire, steps.ensure(self._target, lease))
         except LeaseLost as error:
-            self._lose(lease, str(error))
+            self._lose(lease, str(error), raised=True)
             raise
 
     def locked(self) -> bool:

@@ -16,7 +16,8 @@ from redis.lock import Lock
 from fenced_locks import FencedLock
 from fenced_locks.locks.waiting import JOIN
 from fenced_locks.wire import wire_for
-from fenced_locks.wire.listening import LIMIT, BlockedListener
+from fenced_locks.wire.budget import LIMIT
+from fenced_locks.wire.listening import BlockedListener
 from tests.helpers import run_threads, wait_until
 from tests.waiters import (
     GIVE_UP,

@@ -171,6 +171,6 @@ def test_a_receiver_that_fails_breaks_nothing(r, name, caplog):
         else:
             lock.release()
             assert not r.exists("order:1")
+        assert called.wait(5)
     finally:
         signal.disconnect(fail)
-    assert called.wait(5)

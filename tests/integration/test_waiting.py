@@ -16,7 +16,7 @@ import redis
 
 from fenced_locks import FencedLock, IssuerError, OutcomeUnknown, fenced_lock
 from fenced_locks.issuers import DatabaseIssuer, ExternalIssuer
-from fenced_locks.wire import listening
+from fenced_locks.wire.budget import budget
 from tests.helpers import run_threads, wait_until
 from tests.waiters import LOCK, QUEUE, WAKE, at_the_gate, blocked, wait_for_waiters
 
@@ -60,14 +60,14 @@ def wait_once(client, r):
 def no_idle_listeners():
     """Connections for waiting that tests before this one have left idle would be closed in place of this one's."""
     gc.collect()
-    while listening._close_one():
-        listening._budget.free()
+    while any(sharer.close_one() for sharer in list(budget._sharers)):
+        budget.free()
 
 
 @pytest.fixture
 def only_polling(no_idle_listeners, monkeypatch):
     """No connection for waiting is to be had."""
-    monkeypatch.setattr(listening, "LIMIT", 0)
+    monkeypatch.setattr("fenced_locks.wire.budget.LIMIT", 0)
 
 
 @pytest.fixture(params=["ConnectionPool", "BlockingConnectionPool", "django-redis", "plain"])
@@ -193,7 +193,7 @@ def test_a_connection_for_waiting_is_used_again(client_factory, r):
 def test_an_idle_connection_for_waiting_makes_room_for_one_to_another_server(
     client_factory, own_server, r, no_idle_listeners, monkeypatch
 ):
-    monkeypatch.setattr(listening, "LIMIT", listening._budget._open + 1)
+    monkeypatch.setattr("fenced_locks.wire.budget.LIMIT", budget._open + 1)
     here, there = client_factory(client_name="here"), client_factory(own_server().url)
     wait_once(here, r)
     assert len(crowd_of(r, "here")) == 2
@@ -205,7 +205,7 @@ def test_an_idle_connection_for_waiting_makes_room_for_one_to_another_server(
 def test_connections_for_waiting_are_closed_with_the_last_pool_and_without_a_warning(
     redis_url, r, no_idle_listeners, monkeypatch
 ):
-    monkeypatch.setattr(listening, "LIMIT", listening._budget._open + 1)
+    monkeypatch.setattr("fenced_locks.wire.budget.LIMIT", budget._open + 1)
 
     def use_and_forget():
         client = redis.Redis.from_url(redis_url, client_name="forgotten")
