@@ -172,8 +172,16 @@ async def _listen(wire: AsyncWire, action: Listen) -> Any:
         await _outlast(task, GRACE_SECONDS)
         if task.done() and not task.cancelled() and task.exception() is None and task.result() is not None:
             raise _JoinedAndCancelledError(cancelled, task.result()) from None
+        task.cancel()
         raise
-    finally:
-        # A loop that is closed has no use for it.
+    except GeneratorExit:
+        # A loop that is closed has closed the connections.
         with suppress(RuntimeError):
+            task.add_done_callback(_drop_found)
             task.cancel()
+        raise
+
+
+def _drop_found(task: asyncio.Task[tuple[AsyncListener, Any] | None]) -> None:
+    if not task.cancelled() and task.exception() is None and (found := task.result()) is not None:
+        found[0].drop()

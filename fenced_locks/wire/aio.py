@@ -8,7 +8,7 @@ what is sent behind a request to undo it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
@@ -42,10 +42,10 @@ class AsyncLines:
         self._make = maker(pool)
         finalize(pool, close_everywhere, self).atexit = False
 
-    def call(
+    async def call(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
-    ) -> Coroutine[Any, Any, Any]:
-        return of_this_loop(self, self._settle).line.call(script, keys, args, timeout, undo)
+    ) -> Any:
+        return await of_this_loop(self, self._settle).line.call(script, keys, args, timeout, undo)
 
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

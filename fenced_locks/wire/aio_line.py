@@ -57,18 +57,19 @@ class _Request:
         else:
             self.future.set_result(reply)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException | None) -> None:
         if not self.future.done():
             self.future.set_exception(caused(NotSent() if self.channel is None else ReplyLost(), error))
 
     def refuse(self, error: BaseException) -> None:
         """Fail for want of a connection."""
-        if isinstance(error, Exception) and not isinstance(error, NotSent):
-            if not self.future.done():
-                # One of its own: raising notes in the error where it was raised.
-                self.future.set_exception(copy.copy(error))
-        else:
-            self.fail(error.__cause__ or RedisConnectionError("the event loop ends"))  # type: ignore[arg-type]
+        if isinstance(error, NotSent):
+            self.fail(error.__cause__)
+        elif isinstance(error, asyncio.CancelledError):
+            self.fail(RedisConnectionError("the event loop ends"))
+        elif not self.future.done():
+            # One of its own: raising notes in the error where it was raised.
+            self.future.set_exception(copy.copy(error))
 
     def expire(self) -> None:
         """Stop waiting, since the time is over."""
@@ -101,7 +102,11 @@ _NOBODY = _Nobody()
 
 
 class Line:
-    """The connection of one pool in one loop."""
+    """
+    The connection of one pool in one loop.
+
+    What it does for all of its callers it does in an empty context: that of whoever happens to be first would be kept.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> None:
         self.loop, self._make = loop, make
@@ -146,7 +151,7 @@ class Line:
         if self._timer is not None:
             self._timer.cancel()
         self._looks_at = when
-        self._timer = self.loop.call_at(when, self._look)
+        self._timer = self.loop.call_at(when, self._look, context=Context())
 
     def _look(self) -> None:
         """Look whose time is over."""
@@ -222,19 +227,19 @@ class Line:
     def _connect_soon(self) -> None:
         if self._connecting is None or self._connecting.done():
             longest = max(request.ends for request in self._waiting) - self.loop.time()
-            # Not in the context of whoever happens to be first: it would live as long as the connection.
             self._connecting = Context().run(self.loop.create_task, self._connect(min(longest, _CONNECT_SECONDS)))
 
     async def _connect(self, seconds: float) -> None:
         ends = self.loop.time() + seconds
         try:
             self._channel = await open_channel(self._make, seconds)
-        except BaseException as error:
-            # That the time of those who began this is over says nothing about those who came later.
-            if not isinstance(error, NotSent) or self.loop.time() < ends:
+        except BaseException as error:  # noqa: BLE001 - those who wait are told, nobody else
+            # A loop that ends cancels every task, and locks are still to be given back. And that the time of those who
+            # began this is over says nothing about those who came later.
+            cancelled = isinstance(error, asyncio.CancelledError) and not self._closed
+            too_slow = isinstance(error, NotSent) and self.loop.time() >= ends
+            if not (cancelled or too_slow):
                 waiting, self._waiting = self._waiting, []
                 for request in waiting:
                     request.refuse(error)
-            if not isinstance(error, Exception):
-                raise
         self._flush_soon()

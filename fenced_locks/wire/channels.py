@@ -38,7 +38,7 @@ class Receiver(Protocol):
 E = TypeVar("E", bound=Exception)
 
 
-def caused(error: E, cause: BaseException) -> E:
+def caused(error: E, cause: BaseException | None) -> E:
     """Return an error as ``raise … from`` would raise it."""
     error.__cause__ = cause
     return error

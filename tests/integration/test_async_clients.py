@@ -376,7 +376,7 @@ def test_sentinels_are_asked_again_when_the_master_is_none_any_more(own_server, 
 
 
 CHILD = """
-import asyncio, gc, os, threading, warnings
+import asyncio, gc, logging, os, threading
 import django
 django.setup()
 from asgiref.sync import async_to_sync
@@ -385,6 +385,8 @@ from fenced_locks.scripts import Script
 from fenced_locks.wire import async_wire_for
 from redis import asyncio as aioredis
 
+# Not that a machine was slow.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 PING = Script("ping", "return redis.call('PING')['ok']")
 
 async def use(using):
@@ -415,8 +417,12 @@ async def generator():
     try:
         yield
     finally:
-        await asyncio.sleep(0.01)
+        # Later than all else is closed.
+        await asyncio.sleep(0.05)
         await wire.call(PING, (), (), 3.0)
+        listener, _ = await wire.listen(PING, (), (), 3.0, b"wake", 30.0)
+        await wire.call(Script("push", "return redis.call('RPUSH', 'wake', 1)"), (), (), 3.0)
+        assert await listener.hear(3) == b"1"
 
 async def with_generator():
     globals()["agen"] = generator()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import threading
 import time
 
@@ -130,6 +131,20 @@ def test_a_server_that_stops_to_wait_or_closes_is_a_lost_reply(client, r):
     asyncio.run(main())
 
 
+def test_an_idle_connection_that_the_server_closed_is_not_used(client, r):
+    async def main():
+        listener, _ = await listen(client)
+        r.rpush("wake", "ticket")
+        assert await listener.hear(3) == b"ticket"
+        (entry,) = named(r)
+        r.client_kill_filter(_id=entry["id"])
+        await asyncio.sleep(0.05)
+        listener, _ = await listen(client)
+        await listener.hang_up()
+
+    asyncio.run(main())
+
+
 def test_what_goes_wrong_while_joining(client, r, proxy, redis_url):
     through_proxy = aioredis.Redis.from_url(proxy.url)
 
@@ -231,6 +246,28 @@ def test_tasks_of_several_loops_wait_at_once(client, r):
         r.rpush("wake", "a", "b")
 
     assert sorted(run_threads(one, one, serve)[:2]) == [b"a", b"b"]
+
+
+def test_a_forked_child_has_all_of_them_and_leaves_its_parents_alone(client, r):
+    async def main():
+        listeners = [(await listen(client))[0] for _ in range(3)]
+        r.rpush("wake", "ticket")
+        assert await listeners[0].hear(3) == b"ticket"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = take_all(client, r)
+            finally:
+                os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == LIMIT
+        listeners[0], _ = await listen(client)
+        assert len(named(r)) == 3
+        r.rpush("wake", "1", "2", "3")
+        assert sorted([await listener.hear(3) for listener in listeners]) == [b"1", b"2", b"3"]
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_join_leaves_no_connection_behind(client, r, proxy):

@@ -1,6 +1,7 @@
 """The asyncio wire: one connection for all tasks of a loop, deadlines that hold, and nothing left to chance."""
 
 import asyncio
+import contextvars
 import gc
 import os
 import threading
@@ -200,7 +201,7 @@ def test_a_connection_that_is_half_made_is_never_used(redis_url, r):
     class Interrupted(aioredis.Connection):
         async def send_command(self, *args, **kwargs):
             if args[0] == "SELECT" and next(interruptions, False):
-                raise asyncio.CancelledError
+                raise InterruptedError
             await super().send_command(*args, **kwargs)
 
     async def main():
@@ -354,6 +355,42 @@ def test_a_silent_connection_is_given_up_by_those_who_come_later(make, proxy, r)
     hanging.set()
 
 
+def test_a_server_that_takes_nothing_any_more_keeps_no_connection_open(make, own_server):
+    server = own_server()
+    wire = warm(make, server.url)
+
+    async def main():
+        await echo(wire, b"")
+        server.pause()
+        # More than the network holds; what is left has to be thrown away.
+        await refused(echo(wire, b"x" * 30_000_000, 0.2), ReplyLost)
+        await asyncio.sleep(0.3)
+
+    asyncio.run(main())
+    server.resume()
+    gc.collect()
+
+
+def test_the_patient_are_not_disturbed_by_one_who_is_not(make, proxy, r):
+    wire = warm(make, proxy.url)
+    hanging = threading.Event()
+
+    async def main():
+        await echo(wire, b"")
+        before = proxy.connections
+        proxy.delay_request(hanging, lambda command: command[-1] == b"patient")
+        patient = asyncio.ensure_future(echo(wire, b"patient", 60.0))
+        await asyncio.sleep(0)
+        await refused(count(wire, 0.2, undo_of(b"impatient")), ReplyLost)
+        hanging.set()
+        assert await patient == b"patient"
+        await until(lambda: r.llen("undone") == 2)
+        assert r.lrange("undone", 0, -1) == [b"1", b"impatient"]
+        assert proxy.connections == before
+
+    asyncio.run(main())
+
+
 def test_an_idle_connection_that_the_server_closed_costs_nobody_a_reply(make, redis_url, r):
     wire = warm(make, redis_url, client_name="idle")
 
@@ -435,6 +472,21 @@ def test_a_pool_is_collected_and_its_connection_closed_before_the_loop_ends(r, r
     asyncio.run(main())
 
 
+def test_a_pool_that_is_collected_as_the_loop_ends(r, redis_url):
+    """The task that closes its connection is cancelled with all others."""
+
+    async def main():
+        client = aioredis.Redis.from_url(redis_url)
+        await echo(async_wire_for(client), b"")
+        await client.aclose()
+        del client
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    gc.collect()
+
+
 def test_a_forked_child_uses_nothing_of_its_parents_loop(make, proxy):
     wire = warm(make, proxy.url)
 
@@ -462,5 +514,47 @@ def test_a_forked_child_uses_nothing_of_its_parents_loop(make, proxy):
 
     async def in_child():
         return await asyncio.gather(*[count(wire) for _ in range(5)])
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_goes_on_in_a_forked_child_uses_a_new_connection(make, proxy):
+    """Forked between two runs of one loop, as a process does that prepares something before it forks workers."""
+    wire = warm(make, proxy.url)
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(count(wire)) == 1
+    before = proxy.connections
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = loop.run_until_complete(count(wire))
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert proxy.connections == before + 1
+    assert loop.run_until_complete(count(wire)) == 3
+    assert proxy.connections == before + 1
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def test_a_connection_does_not_keep_what_its_first_user_had_in_its_context(make, redis_url):
+    wire = warm(make, redis_url)
+    request = contextvars.ContextVar("request")
+
+    class Request:
+        pass
+
+    async def handle():
+        request.set(Request())
+        await echo(wire, b"")
+        return weakref.ref(request.get())
+
+    async def main():
+        seen = await asyncio.ensure_future(handle())
+        await asyncio.sleep(0)
+        gc.collect()
+        assert seen() is None
 
     asyncio.run(main())

@@ -13,11 +13,10 @@ from redis import asyncio as aioredis
 
 from fenced_locks import FencedLock, OutcomeUnknown, keys
 from fenced_locks.issuers import ExternalIssuer, get_issuer
-from fenced_locks.locks import core, steps
+from fenced_locks.locks import core, steps, waiting
 from fenced_locks.locks.actions import Call, Target
 from fenced_locks.locks.awaiting import arun
 from fenced_locks.locks.gate import Gate, TaskPlace, ThreadPlace
-from fenced_locks.locks.waiting import JOIN, Turns
 from fenced_locks.wire import async_wire_for
 from tests.helpers import run_threads, wait_until
 
@@ -35,10 +34,10 @@ class Attempt:
 
     async def acquire(self):
         now = time.monotonic()
-        waiting = core.Waiting(True, 0.1, now, now + self.limit)
+        patience = core.Waiting(True, 0.1, now, now + self.limit)
         owner = core.new_owner_id()
-        self.call = Call(waiting.deadline, owner)
-        turns, is_last = Turns(self.target, self.call, waiting), False
+        self.call = Call(patience.deadline, owner)
+        turns, is_last = waiting.Turns(self.target, self.call, patience), False
         while not await arun(self.wire, steps.acquire(self.target, self.call, owner, self.timeout)):
             if is_last:
                 return False
@@ -124,7 +123,7 @@ def test_a_waiter_that_is_cancelled_at_any_point_leaves_the_queue(url, r, again)
 
     async def main(turns):
         assert await cancelled_after(turns, Attempt(url).acquire(), again=again) == "cancelled"
-        await until(lambda: still_held(r, holder.owner_id), 1)
+        await until(lambda: still_held(r, holder.owner_id) and not blocked(r), 1)
 
     for turns in range(40):
         asyncio.run(main(turns))
@@ -222,20 +221,46 @@ def test_undoing_on_a_mute_server_ends_soon(proxy, url, r):
     asyncio.run(main())
 
 
-def test_a_joining_waiter_on_a_mute_server_can_be_cancelled(proxy, url, r):
+def is_join(command):
+    return len(command) > 1 and command[1] == waiting.JOIN.sha
+
+
+def blocked(r):
+    return [entry for entry in r.client_list() if "b" in entry["flags"]]
+
+
+def test_a_waiter_that_is_cancelled_while_it_joins_is_taken_back_after_it_has_joined(proxy, url, r):
+    holder = FencedLock(r, NAME, timeout=60)
+    holder.acquire()
+
+    async def main():
+        attempt = Attempt(proxy.url, limit=60.0)
+        late = proxy.delay_request(0.2, is_join)
+        task = asyncio.ensure_future(attempt.acquire())
+        await until(lambda: any(is_join(command) for command in proxy.calls("EVALSHA")))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert late.happened.is_set()
+        assert still_held(r, holder.owner_id)
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_joins_a_mute_server_can_be_cancelled(proxy, url, r):
     FencedLock(r, NAME, timeout=60).acquire()
 
     async def main():
         attempt = Attempt(proxy.url, limit=60.0)
-        proxy.delay_request(5.0, lambda command: command[0] == b"BLPOP")
-        proxy.delay_reply(5.0, lambda command: command[1] == JOIN.sha)
+        proxy.delay_reply(5.0, is_join)
         task = asyncio.ensure_future(attempt.acquire())
-        await until(lambda: proxy.calls("BLPOP"))
+        await until(lambda: blocked(r))
         started = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert time.monotonic() - started < 2
+        await until(lambda: not blocked(r))
 
     asyncio.run(main())
 
@@ -300,6 +325,51 @@ def test_a_loop_that_ends_lets_a_release_through(url, r):
     assert not r.exists(NAME)
 
 
+def cut_off(proxy, seconds):
+    """Have no server for so long; return the thread that waits for its return."""
+    proxy.refuse()
+    proxy.disconnect()
+    back = threading.Timer(seconds, proxy.admit)
+    back.start()
+    return back
+
+
+def test_a_loop_that_ends_lets_a_release_go_on_until_the_server_is_back(proxy, url, r):
+    async def main():
+        attempt = Attempt(proxy.url)
+        assert await attempt.acquire()
+        back = cut_off(proxy, 0.5)
+        task = asyncio.ensure_future(attempt.release())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.sleep(0.1)
+        return back
+
+    asyncio.run(main()).join()
+    assert not r.exists(NAME)
+
+
+def test_a_loop_that_ends_lets_a_waiter_leave_that_has_to_connect_first(proxy, url, r):
+    holder = FencedLock(r, NAME, timeout=60)
+    holder.acquire()
+
+    async def main():
+        attempt = Attempt(proxy.url, limit=60.0, client_name="waiting")
+        task = asyncio.ensure_future(attempt.acquire())
+        await until(lambda: blocked(r))
+        for entry in r.client_list():
+            if entry["name"] == "waiting" and "b" not in entry["flags"]:
+                r.client_kill_filter(_id=entry["id"])
+        await asyncio.sleep(0.05)
+        before = proxy.connections
+        proxy.delay_request(0.2, "CLIENT")
+        task.cancel()
+        await until(lambda: proxy.connections > before)
+
+    asyncio.run(main())
+    assert still_held(r, holder.owner_id)
+
+
 def test_an_asynchronous_generator_releases_when_the_loop_closes_it(url, r):
     async def holding():
         attempt = Attempt(url)
@@ -320,23 +390,27 @@ def test_an_asynchronous_generator_releases_when_the_loop_closes_it(url, r):
     assert not r.exists(NAME)
 
 
-def test_one_that_is_thrown_away_is_quiet_and_frees_its_connection(url, r):
+@pytest.mark.parametrize("where", ["joining", "hearing"])
+def test_one_that_is_thrown_away_is_quiet_and_frees_its_connection(url, r, where):
     FencedLock(r, NAME, timeout=60).acquire()
 
-    def blocked():
-        return [entry for entry in r.client_list() if entry["name"] == "thrown" and "b" in entry["flags"]]
-
     async def main():
-        coroutine = Attempt(url, client_name="thrown").acquire()
+        attempt = Attempt(url)
+        coroutine = attempt.acquire()
+        # By hand, as a task would.
         future = coroutine.send(None)
-        # By hand, as a task would, until it blocks.
-        while not blocked():
+        while not blocked(r):
             future._asyncio_future_blocking = False
-            await until(lambda future=future: future.done() or blocked())
-            if future.done():
+            await until(lambda future=future: future.done() or blocked(r))
+            if not blocked(r):
                 future = coroutine.send(None)
+        if where == "hearing":
+            await until(future.done)
+            coroutine.send(None)
         coroutine.close()
-        await until(lambda: not blocked())
+        await until(lambda: not blocked(r))
+        # Until here it is the client that keeps the connection.
+        assert attempt.client
 
     asyncio.run(main())
     gc.collect()
