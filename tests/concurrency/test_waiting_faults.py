@@ -175,7 +175,7 @@ class TestWhoGivesUp:
             return hang_up(listener)
 
         monkeypatch.setattr(BlockedListener, "hang_up", too_late)
-        assert newcomer.acquire(blocking_timeout=0.2)
+        assert newcomer.acquire(blocking_timeout=1)
         newcomer.release()
 
     def test_costs_the_others_one_claim_window_if_its_ticket_is_lost(
