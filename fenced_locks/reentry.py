@@ -78,7 +78,7 @@ class Reentry(Holding):
         hold = self._hold_of_context()
         if hold is None:
             return False
-        if core.is_over(hold.lease, time.monotonic()):
+        if hold.lease.lost or core.is_over(hold.lease, time.monotonic()):
             raise core.lost(self._target.resource, hold.lease, "re-enter", "it has ended")
         self._count(hold)
         return True
@@ -136,7 +136,7 @@ class Reentry(Holding):
         if hold is not None and hold.entries and core.is_over(hold.lease, time.monotonic()):
             # Whether somebody still has its lock is what decides now; a cycle may keep one that was forgotten.
             gc.collect()
-        return hold if hold is not None and hold.entries and hold.is_ours() else None
+        return hold if hold is not None and hold.entries and not hold.lease.released and hold.is_ours() else None
 
     def _remember(self, lease: Lease) -> Hold:
         task = _current_task()

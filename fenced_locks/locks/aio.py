@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from weakref import ref
 
 from redis.asyncio.lock import Lock
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost
 from ..wire import async_wire_for
 from . import core, steps
-from .actions import Call
+from .actions import Call, Steps
 from .async_renewal import renewer_of_loop
 from .awaiting import arun
 from .core import Lease
@@ -102,6 +104,8 @@ class AsyncFencedLock(Holding, Lock):
         self._calls: dict[Any, Call] = {}
         self._busy = core.Busy()
         self._unsaid: list[Any] = []
+        # By which tasks blocks were entered, and with which leases.
+        self._entered: list[tuple[asyncio.Task[Any] | None, Lease]] = []
 
     def register_scripts(self) -> None:
         """Keep redis-py from caching its scripts on the class: they hold the first client, and serve subclasses."""
@@ -178,8 +182,14 @@ class AsyncFencedLock(Holding, Lock):
                 if await self.do_acquire(owner):
                     return True
             return False
+        except (RedisConnectionError, RedisTimeoutError):
+            gate.call_all(key)
+            raise
         finally:
             gate.leave(key, place)
+            if call.ticket is not None or call.waiter:
+                # An override of do_acquire did not use it.
+                await arun(self._wire, steps.give_up(self._target, call), to_the_end=True)
 
     async def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
         await self._give_back(Lease(owner))
@@ -219,9 +229,10 @@ class AsyncFencedLock(Holding, Lock):
             await self._say()
             raise
         except asyncio.CancelledError:
-            self._forget(lease)
-            self._end(lease)
-            await self._say()
+            if lease.released:
+                self._forget(lease)
+                self._end(lease)
+                await self._say()
             raise
         self._forget(lease)
         self._end(lease)
@@ -232,7 +243,7 @@ class AsyncFencedLock(Holding, Lock):
         lease = self._lease
         if lease is None or lease.owner != expected_token:
             lease = Lease(expected_token)
-        await arun(self._wire, steps.release(self._target, lease), to_the_end=True)
+        await arun(self._wire, _noting(steps.release(self._target, lease), lease), to_the_end=True)
 
     async def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Literal[True]:
         """
@@ -275,6 +286,7 @@ class AsyncFencedLock(Holding, Lock):
             self._lose(lease, str(error), raised=True)
             await self._say()
             raise
+        self._renew_anew(lease)
         return True
 
     async def ensure_held(self) -> int:
@@ -303,6 +315,7 @@ class AsyncFencedLock(Holding, Lock):
 
     async def __aenter__(self) -> Self:
         if await self.acquire():
+            self._entered.append((_current_task(), self._held("enter")))
             return self
         raise core.not_acquired(self._target.resource, self._busy, "the wait is over")
 
@@ -312,6 +325,7 @@ class AsyncFencedLock(Holding, Lock):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        put_aside = self._take_over(self._lease_to_leave())
         try:
             await self.release()
         except Exception as error:
@@ -319,6 +333,9 @@ class AsyncFencedLock(Holding, Lock):
             if exc_value is None and not lost:
                 raise
             _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+        finally:
+            if put_aside is not None:
+                self.local.lease, self.local.token, self.local.task = put_aside
 
     @property
     def lost(self) -> AsyncLoss:  # type: ignore[override]
@@ -344,10 +361,21 @@ class AsyncFencedLock(Holding, Lock):
         task = None if lease is None else _current_task()
         self.local.task = (lambda: None) if task is None else ref(task)
 
-    def _forget(self, lease: Lease) -> None:
-        # Another task may have acquired through this object meanwhile.
-        if self.local.lease is lease:
-            self._keep(None)
+    def _lease_to_leave(self) -> Lease | None:
+        """Return the lease with which the block was entered; a generator may be closed by another task."""
+        task = _current_task()
+        at = next((at for at, (entered, _) in enumerate(self._entered) if entered is task), -1)
+        return self._entered.pop(at)[1] if self._entered else None
+
+    def _take_over(self, lease: Lease | None) -> tuple[Any, ...] | None:
+        """Let the present task leave with this lease; return what belongs to another one, to be put back then."""
+        local, task = self.local, _current_task()
+        if lease is None or lease.released or getattr(local, "lease", None) is None:
+            return None
+        kept = (local.lease, local.token, local.task)
+        local.lease, local.token = lease, lease.owner
+        local.task = (lambda: None) if task is None else ref(task)
+        return None if kept[0] is lease else kept
 
     def _add_renewal(self, renewal: Any) -> None:
         renewer_of_loop().add(renewal)
@@ -364,6 +392,12 @@ class AsyncFencedLock(Holding, Lock):
     async def _say(self) -> None:
         while self._unsaid:
             await self._unsaid.pop(0)()
+
+
+def _noting(plan: Steps[None], lease: Lease) -> Steps[None]:
+    """Note in the lease that it was given back, for whoever is cancelled and does not learn it otherwise."""
+    yield from plan
+    lease.released = True
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -22,13 +23,15 @@ class AsyncRenewer:
         self._agenda = Agenda()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._saying: set[asyncio.Task[None]] = set()
 
     def add(self, renewal: Renewal) -> None:
         """Renew this lease from now on."""
         self._agenda.add(renewal)
         self.look()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="fenced-locks-renewal")
+            # Not in the context of whoever happens to be first: it would live as long as the task.
+            self._task = Context().run(asyncio.get_running_loop().create_task, self._run(), name="fenced-locks-renewal")
 
     def look(self) -> None:
         """See whether anything has changed: the task ends with the last lease."""
@@ -40,11 +43,19 @@ class AsyncRenewer:
             if seconds:
                 await _wait(self._changed, seconds)
             due = self._agenda.take(time.monotonic())
-            for batch in batches(due):
-                await self._renew(batch)
-            for renewal in due:
-                if renewal.living() is not None:
-                    self._agenda.add(renewal)
+            try:
+                for batch in batches(due):
+                    await self._renew(batch)
+            except asyncio.CancelledError:
+                if any(renewal.living() for renewal in due) or self._agenda.seconds(0.0) is not None:
+                    _log.warning(
+                        "the task that renews leases was cancelled; the next lease to be renewed starts another"
+                    )
+                raise
+            finally:
+                for renewal in due:
+                    if renewal.living() is not None:
+                        self._agenda.add(renewal)
 
     async def _renew(self, batch: Sequence[Renewal]) -> None:
         asked_at = time.monotonic()
@@ -62,10 +73,16 @@ class AsyncRenewer:
             try:
                 renewal.settle(getattr(reply, "__cause__", None) or reply, asked_at, time.monotonic())
                 if living is not None:
-                    # Such a lock has the signals sent by whoever awaits.
-                    await cast("Any", living[0])._say()
+                    self._say(cast("Any", living[0]))
             except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
                 _log.exception("renewal of %r", renewal.target.resource)
+
+    def _say(self, lock: Any) -> None:
+        """Have the signals sent beside: a receiver that is slow must not hold up the next renewal."""
+        if lock._unsaid:
+            task = Context().run(asyncio.get_running_loop().create_task, lock._say())
+            self._saying.add(task)
+            task.add_done_callback(self._saying.discard)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -23,6 +23,10 @@ NOTICE_SECONDS = 2.0
 _LEAST_PROBE_SECONDS = 0.1
 _MOST_PROBE_SECONDS = 10.0
 _TICKET = b"ticket:"
+# What stands for the owner while a lock is kept free for those that poll.
+_TURN = "turn:"
+# Longer than this, in seconds, nobody waits for a reply: sockets do not take any number.
+_MOST_REPLY_SECONDS = 86_400.0
 # What PTTL says of a key that does not exist.
 _NO_KEY = -2
 _PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -95,7 +99,7 @@ class Patience:
 
     def reply_timeout(self, now: float) -> float:
         """Return how long to wait for the reply of an attempt that starts now."""
-        left = max(self.deadline - now, GRACE_SECONDS)
+        left = min(max(self.deadline - now, GRACE_SECONDS), _MOST_REPLY_SECONDS)
         return left if self.reply_limit is None else min(left, self.reply_limit)
 
     def pause(self, now: float) -> float | None:
@@ -238,6 +242,8 @@ def state(busy: Busy) -> str:
     """Return in words who has the lock, and for how long."""
     if busy.expired:
         return "was taken, but the lease ended before it was complete"
+    if busy.owner_id == _TURN:
+        return "is kept free for a moment, for locks that poll"
     if busy.owner_id is None:
         holder = "held by an unknown owner"
     elif busy.owner_id.startswith(_TICKET.decode()):

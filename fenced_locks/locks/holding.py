@@ -98,8 +98,16 @@ class Holding:
         return None if lease is None or lease.is_inherited() else lease
 
     def _keep(self, lease: Lease | None) -> None:
+        former: Lease | None = getattr(self.local, "lease", None)
         self.local.lease = lease
         self.local.token = None if lease is None else lease.owner
+        if lease is not None and former is not None and former is not lease and core.is_over(former, time.monotonic()):
+            self._lose(former, "its lock was acquired again")
+
+    def _forget(self, lease: Lease) -> None:
+        # Somebody else may have acquired through this object meanwhile.
+        if self.local.lease is lease:
+            self._keep(None)
 
     def _held(self, action: str) -> Lease:
         lease = self._lease
@@ -127,6 +135,13 @@ class Holding:
         if lease.renewal is not None:
             lease.renewal.cancelled = True
 
+    def _renew_anew(self, lease: Lease) -> None:
+        """The end was moved by hand, so the next renewal is due at another time."""
+        if lease.renewal is not None and not lease.renewal.cancelled:
+            self._stop_renewal(lease)
+            lease.renewal = begin(self, lease, self._target, self._wire, self.max_hold)
+            self._add_renewal(lease.renewal)
+
     def _end(self, lease: Lease) -> None:
         """A lease was given back."""
         lease.released = True
@@ -141,7 +156,8 @@ class Holding:
 
     def _lose(self, lease: Lease, found: str, *, raised: bool = False) -> None:
         """A lease was found lost; said once. Logged with less weight where the caller is about to hear of it."""
-        if lease.lost or lease.released:
+        # Of several threads that find it at once, one says so.
+        if lease.released or vars(lease).setdefault("_found_by", mine := object()) is not mine:
             return
         lease.lost = True
         self._stop_renewal(lease)
@@ -153,7 +169,11 @@ class Holding:
             self._announce(signals.lease_lost, lease, held=held)
 
     def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
-        signal.send_robust(type(self), **self._message(lease), **details)
+        try:
+            signal.send_robust(type(self), **self._message(lease), **details)
+        except Exception:  # noqa: BLE001 - nothing that listens breaks a lock
+            # A receiver that is a coroutine function, while an event loop runs in this thread.
+            _log.exception("could not send a signal about %r", self._target.resource)
 
     def _message(self, lease: Lease) -> dict[str, Any]:
         owner = lease.owner.decode("utf-8", "backslashreplace")

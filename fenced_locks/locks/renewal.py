@@ -89,6 +89,8 @@ class Renewal:
         holder, lease = self.holder(), self.lease()
         if self.cancelled or holder is None or lease is None or lease.released or self.state is State.LOST:
             return None
+        if lease.is_inherited():
+            return None
         return holder, lease
 
     def schedule(self, now: float) -> None:
@@ -120,8 +122,9 @@ class Renewal:
         holder, lease = living
         if isinstance(reply, list):
             self._lost(holder, lease, core.found(core.refused(reply)))
-        elif reply == 1:
+        elif isinstance(reply, int):
             self.state = State.RENEWED
+            lease.server_end_ms = reply
             lease.ends_at = max(lease.ends_at or 0.0, self._end(asked_at + self.seconds))
             holder._was_renewed(lease)
         elif core.is_over(lease, now):
@@ -160,6 +163,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self._heap: list[Renewal] = []
+        self._tidy_at = 64
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -167,6 +171,11 @@ class Agenda:
     def add(self, renewal: Renewal) -> bool:
         """Note a renewal; return whether it is the next one now."""
         heapq.heappush(self._heap, renewal)
+        if len(self._heap) >= self._tidy_at:
+            # What was released long before it was due.
+            self._heap = [one for one in self._heap if one.living() is not None]
+            heapq.heapify(self._heap)
+            self._tidy_at = 2 * len(self._heap) + 64
         return self._heap[0] is renewal
 
     def seconds(self, now: float) -> float | None:
@@ -228,8 +237,9 @@ class Renewer:
             if self._agenda.add(renewal):
                 self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fenced-locks-renewal", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="fenced-locks-renewal", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -261,7 +271,7 @@ class Renewer:
         for renewal in batch:
             try:
                 renewal.settle(replies.get(renewal), asked_at, time.monotonic())
-            except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
+            except BaseException:  # noqa: BLE001 - one lease must not keep the others from being renewed
                 _log.exception("renewal of %r", renewal.target.resource)
 
 

@@ -132,6 +132,7 @@ def give_up(target: Target, call: Call) -> Steps[None]:
             yield Request(RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
             _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
+        call.ticket, call.waiter = None, b""
 
 
 def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Lease | None]:
@@ -154,9 +155,13 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
             break
     if isinstance(reply, list):
         call.busy = core.refused(reply)
-    elif owner == lease.owner and core.is_over(lease, monotonic()):
-        call.busy = core.Busy()
+    elif core.is_over(lease, monotonic()):
+        # Under an id that the caller chose it may be another's by now, who chose the same.
+        if owner != lease.owner:
+            call.lost.remove(owner)
+        call.busy = core.Busy(expired=True)
         yield from give_up(target, call)
+        return None
     else:
         call.lost.clear()
         lease.owner = owner

@@ -8,7 +8,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.lock import Lock
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
@@ -179,8 +181,14 @@ class FencedLock(Holding, Lock):
                 if self.do_acquire(owner):
                     return True
             return False
+        except (RedisConnectionError, RedisTimeoutError):
+            gate.call_all(key)
+            raise
         finally:
             gate.leave(key, place)
+            if call.ticket is not None or call.waiter:
+                # An override of do_acquire did not use it.
+                run(self._wire, steps.give_up(self._target, call))
 
     def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
         run(self._wire, steps.release(self._target, Lease(owner)))
@@ -217,10 +225,10 @@ class FencedLock(Holding, Lock):
         try:
             self.do_release(lease.owner)
         except LockNotOwnedError as error:
-            self._keep(None)
+            self._forget(lease)
             self._lose(lease, str(error), raised=True)
             raise
-        self._keep(None)
+        self._forget(lease)
         self._end(lease)
 
     def do_release(self, expected_token: bytes) -> None:  # type: ignore[override]
@@ -277,6 +285,7 @@ class FencedLock(Holding, Lock):
         except LeaseLost as error:
             self._lose(lease, str(error), raised=True)
             raise
+        self._renew_anew(lease)
         return True
 
     def ensure_held(self) -> int:

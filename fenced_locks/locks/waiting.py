@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 JOIN = load("join", source("owner_of"), source("hand_over"))
 # How much longer than the wait the server remembers that we block, should it not see us go.
 _FORGET_SECONDS = 5.0
+# Longer than this, in seconds, is for ever to the server, which does not take any number.
+_MOST_BLOCK_SECONDS = 1e6
+_LEAST_POLL_SECONDS = 0.01
 
 
 class Turns:
@@ -33,6 +36,8 @@ class Turns:
         self._target, self._call, self._waiting = target, call, waiting
         self._keys = (target.lock, target.queue, target.wake)
         self._look_at = 0.0
+        # Of the looks that have failed since the last that did not.
+        self._patience: core.Patience | None = None
         self._may_block = True
         self._said = self._warned = False
 
@@ -63,7 +68,12 @@ class Turns:
             timeout = patience.reply_timeout(monotonic())
             try:
                 found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
-            except (NotSent, ReplyLost) as error:
+            except NotSent as error:
+                # A server that has no connection left for us may still answer on those that we have.
+                _log.debug("waiting for %r: no connection to block on: %s", self._target.resource, error.__cause__)
+                found = None
+                break
+            except ReplyLost as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
                 break
@@ -110,22 +120,26 @@ class Turns:
                 return False
 
     def _look(self) -> Steps[None]:
-        """Stay registered, and hand over a lock that is free."""
-        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
-        while True:
-            try:
-                reply = yield Request(JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
-            except (NotSent, ReplyLost) as error:
-                yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
-            else:
-                self._note(reply)
-                return
+        """Stay registered, and hand over a lock that is free; a look that fails is repeated a moment later."""
+        now = monotonic()
+        patience = self._patience or core.patience(now, self._waiting.deadline, self._target.reply_limit)
+        timeout = min(patience.reply_timeout(now), core.RETRY_SECONDS)
+        try:
+            reply = yield Request(JOIN, self._keys, self._args(), timeout)
+        except (NotSent, ReplyLost) as error:
+            self._patience = patience
+            pause = pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False)
+            self._look_at = monotonic() + pause
+        else:
+            self._patience = None
+            self._note(reply)
 
     def _poll(self) -> Steps[bool]:
         self._call.polls = True
         self._say_whom_we_wait_for(monotonic())
         left = self._waiting.left(monotonic())
-        yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))
+        sleep = max(self._waiting.sleep, _LEAST_POLL_SECONDS)
+        yield Pause(sleep if left is None else max(0.0, min(sleep, left)))
         return self._waiting.is_over(monotonic())
 
     def _note(self, reply: list[Any]) -> None:
@@ -144,7 +158,7 @@ class Turns:
 
     def _block_seconds(self) -> float:
         left = self._waiting.left(monotonic())
-        return 0.0 if left is None else max(0.0, left) + _FORGET_SECONDS
+        return 0.0 if left is None or left > _MOST_BLOCK_SECONDS else max(0.0, left) + _FORGET_SECONDS
 
     def _say_whom_we_wait_for(self, now: float) -> None:
         waited = now - self._waiting.started

@@ -13,7 +13,7 @@
 -- Replies  'token end' granted: two numbers, the end of the lease in server milliseconds (0 for none)
 --          {remaining lease in milliseconds (-1 without end), owner id} busy
 --          {milliseconds, 'ticket:' + ARGV[1] + …} was free, and was handed to a waiter
---          {milliseconds, ''} is free, and it is the turn of locks that poll
+--          {milliseconds, 'turn:'} is free, and it is the turn of locks that poll
 --          error FENCE… no token could be issued; nothing was written
 --
 -- Needs the preludes read_counter, mint, owner_of and hand_over. The token comes first: a script that fails half-way
@@ -39,7 +39,7 @@ if stored then
   end
 elseif redis.pcall('EXISTS', KEYS[3]) == 1 then
   local handed_ms, ticket = hand_over(KEYS[1], KEYS[3], KEYS[4], 'ticket:' .. ARGV[1], math.floor(now_us / 1000))
-  if handed_ms and not (ticket == '' and ARGV[4] == 'polls') then
+  if handed_ms and not (ticket == 'turn:' and ARGV[4] == 'polls') then
     return {handed_ms, ticket}
   end
 end

@@ -7,7 +7,7 @@
 -- ticket     fresh and unguessable      its beginning; whoever has the whole may take the lock
 -- now_ms     server time in milliseconds
 -- Returns    milliseconds, ticket       handed over; the ticket is good for that long
---            milliseconds, ''           kept free for that long, for locks that poll
+--            milliseconds, 'turn:'      kept free for that long, for locks that poll
 --            nil                        nobody is registered, or there is no room or no place for a ticket
 --
 -- A ticket consumes one registration, so that waiters who died cost no more than they were. It ends with their id. In
@@ -25,12 +25,16 @@ local function hand_over(lock, queue, wake, ticket, now_ms)
     return nil
   end
   local age_ms = now_ms - math.abs(began)
+  if age_ms < 0 then
+    -- The clock was set back.
+    began = 0
+  end
   if began > 0 and age_ms >= RUN_MS then
     redis.pcall('ZADD', queue, -now_ms, '')
-    return TURN_MS, ''
+    return TURN_MS, 'turn:'
   end
-  if began < 0 and age_ms >= 0 and age_ms < TURN_MS then
-    return TURN_MS - age_ms, ''
+  if began < 0 and age_ms < TURN_MS then
+    return TURN_MS - age_ms, 'turn:'
   end
   ticket = ticket .. ':' .. waiter
   if redis.pcall('SET', lock, ticket, 'PX', CLAIM_MS).err then

@@ -8,7 +8,7 @@
 -- ARGV[3]  how long the queue is kept at least, in milliseconds; longer than until the next join
 -- Replies  {remaining lease in milliseconds (-1 without end), owner id} held
 --          {milliseconds, ticket} was free, and was handed to a waiter
---          {milliseconds, ''} is free, and it is the turn of locks that poll
+--          {milliseconds, 'turn:'} is free, and it is the turn of locks that poll
 --          {-2, ''} is free, and cannot be handed to anybody
 --          each with an error behind it where the server refuses to register us
 --

@@ -23,7 +23,7 @@ for i = 3, #ARGV do
     local time = redis.call('TIME')
     local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
     local handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
-    if not ticket or ticket == '' then
+    if not ticket or ticket == 'turn:' then
       redis.call('DEL', KEYS[1])
     end
     if not handed_ms and members == 1 and redis.call('ZSCORE', KEYS[2], '') then

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
@@ -91,7 +92,9 @@ class AsyncClientWire:
     ) -> Any:
         task = asyncio.ensure_future(self._call(script, keys, args))
         try:
-            return await asyncio.shield(task)
+            return await asyncio.wait_for(asyncio.shield(task), timeout)
+        except asyncio.TimeoutError:
+            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
         except asyncio.CancelledError:
             # What is sent to undo it must not overtake it.
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)

@@ -154,6 +154,11 @@ def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = N
         raise
 
 
+def was_broken(error: Exception) -> bool:
+    """Return whether this ended a wait for a ticket without a refusal; UNBLOCKED is a change of the server's role."""
+    return not isinstance(error, ResponseError) or str(error).startswith("UNBLOCKED")
+
+
 def named(error: Exception) -> Exception:
     """Return the error by redis-py's name for it."""
     if isinstance(error, (RedisConnectionError, RedisTimeoutError)):

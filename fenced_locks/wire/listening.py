@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .base import UNREACHABLE, ReplyLost
 from .budget import budget
-from .connecting import exchange, named, pack, pack_evalsha, ready
+from .connecting import exchange, named, pack, pack_evalsha, ready, was_broken
 
 if TYPE_CHECKING:
     from ..scripts import Script
@@ -111,7 +111,7 @@ class BlockedListener:
         except (ReplyLost, ResponseError, *UNREACHABLE) as error:
             # Not where we are interrupted: who hangs up then still gets a ticket that has come.
             self._discard()
-            if isinstance(error, UNREACHABLE) and not isinstance(error, ResponseError):
+            if was_broken(error):
                 raise ReplyLost from named(error)
             raise
         self._over = True
@@ -144,6 +144,11 @@ class BlockedListener:
         if popped is None:
             raise ReplyLost from RedisTimeoutError("the server has stopped to wait for a ticket")
         return bytes(popped[1])
+
+    def __del__(self) -> None:
+        # Lost by an interruption that came at the wrong moment; a place must not be.
+        with suppress(Exception):
+            self._discard()
 
     def _discard(self) -> None:
         if not self._over:

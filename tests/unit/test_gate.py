@@ -19,6 +19,9 @@ class Place:
         self.calls += 1
         return True
 
+    def interrupts(self, queue):
+        return False
+
 
 @pytest.fixture
 def gate():
