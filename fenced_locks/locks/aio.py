@@ -181,6 +181,9 @@ class AsyncFencedLock(Holding, Lock):
                 is_last = await arun(self._wire, turns.next()) if in_front else True
                 if await self.do_acquire(owner):
                     return True
+                if call.ticket is not None:
+                    # An override did not use it.
+                    await arun(self._wire, steps.give_up(self._target, call), to_the_end=True)
             return False
         except (RedisConnectionError, RedisTimeoutError):
             gate.call_all(key)
@@ -188,7 +191,6 @@ class AsyncFencedLock(Holding, Lock):
         finally:
             gate.leave(key, place)
             if call.ticket is not None or call.waiter:
-                # An override of do_acquire did not use it.
                 await arun(self._wire, steps.give_up(self._target, call), to_the_end=True)
 
     async def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:

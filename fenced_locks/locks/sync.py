@@ -180,6 +180,9 @@ class FencedLock(Holding, Lock):
                 is_last = run(self._wire, turns.next()) if in_front else True
                 if self.do_acquire(owner):
                     return True
+                if call.ticket is not None:
+                    # An override did not use it.
+                    run(self._wire, steps.give_up(self._target, call))
             return False
         except (RedisConnectionError, RedisTimeoutError):
             gate.call_all(key)
@@ -187,7 +190,6 @@ class FencedLock(Holding, Lock):
         finally:
             gate.leave(key, place)
             if call.ticket is not None or call.waiter:
-                # An override of do_acquire did not use it.
                 run(self._wire, steps.give_up(self._target, call))
 
     def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
