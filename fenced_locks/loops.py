@@ -91,8 +91,7 @@ def close_everywhere(key: Hashable) -> None:
 
 def _move_in(loop: asyncio.AbstractEventLoop) -> _Home:
     for other in list(_homes):
-        if other.is_closed():
-            home = _homes.pop(other)
+        if other.is_closed() and (home := _homes.pop(other, None)):
             for resident in (*home.leaving, *home.residents.values()):
                 resident.abandon()
     home = _homes[loop] = _Home()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
@@ -21,7 +22,7 @@ from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
 
-# How many cancellations are withstood by what must not be left out.
+# How often what must not be left out is begun again when it is cancelled itself.
 _MOST_RESTARTS = 3
 
 
@@ -64,68 +65,79 @@ async def arun(wire: AsyncWire, plan: Steps[T], *, to_the_end: bool = False) -> 
 
 async def _undo(wire: AsyncWire, plan: Steps[Any], cancelled: asyncio.CancelledError, *found: Any) -> None:
     """Have the steps undo what they began; ``found`` is what the action that they wait for has come to all the same."""
-    with suppress(StopIteration, asyncio.CancelledError):
-        if found:
-            plan.send(*found)
-        await _outlast_others(_persist(wire, plan, plan.throw(cancelled), may_repeat=True))
+    rest = _Rest(wire, plan, may_repeat=True)
+    for reply in found:
+        rest.go_on(plan.send, reply)
+    rest.go_on(plan.throw, cancelled)
+    await rest.see_through()
 
 
 async def _complete(wire: AsyncWire, plan: Steps[Any], action: Action, cancelled: asyncio.CancelledError) -> None:
-    with suppress(StopIteration, asyncio.CancelledError):
-        await _outlast_others(_persist(wire, plan, _after(plan, action, cancelled), may_repeat=False))
+    """Have the steps go on."""
+    rest = _Rest(wire, plan, action, may_repeat=False)
+    rest.pass_over(cancelled)
+    await rest.see_through()
 
 
-async def _persist(wire: AsyncWire, plan: Steps[Any], action: Action, *, may_repeat: bool) -> None:
-    """Drive the steps, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""
-    restarts = 0
-    try:
-        while True:
-            try:
-                reply = await _do(wire, action)
-            except asyncio.CancelledError as cancelled:
-                restarts += 1
-                if restarts > _MOST_RESTARTS:
-                    raise
-                if not may_repeat:
-                    action = _after(plan, action, cancelled)
-            except BaseException as error:  # noqa: BLE001 - the steps raise it again
-                action = plan.throw(error)
-            else:
-                action = plan.send(reply)
-    except StopIteration:
-        pass
-    except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
-        _log.warning("what a cancellation had interrupted ended with %r", error)
+class _Rest:
+    """What is left to do of an operation whose caller was cancelled: the next action, and what follows from it."""
 
+    def __init__(self, wire: AsyncWire, plan: Steps[Any], action: Action | None = None, *, may_repeat: bool) -> None:
+        self._wire, self._plan, self._action = wire, plan, action
+        self._may_repeat = may_repeat
 
-def _after(plan: Steps[Any], action: Action, cancelled: asyncio.CancelledError) -> Action:
-    """Return what comes after an action that was cancelled; a request may have been carried out."""
-    return plan.throw(_lost(cancelled)) if isinstance(action, Request) else plan.send(None)
-
-
-def _lost(cancelled: asyncio.CancelledError) -> ReplyLost:
-    lost = ReplyLost("cancelled")
-    lost.__cause__ = cancelled
-    return lost
-
-
-async def _outlast_others(persisting: Coroutine[Any, Any, None]) -> None:
-    await _outlast(asyncio.ensure_future(persisting))
-
-
-async def _outlast(task: asyncio.Task[Any], seconds: float | None = None) -> asyncio.CancelledError | None:
-    """Wait until the task is done, or for so long, also when cancelled; return the first cancellation, if any."""
-    first = None
-    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
-    while not task.done():
-        left = None if ends is None else ends - asyncio.get_running_loop().time()
-        if left is not None and left <= 0:
-            break
+    def go_on(self, step: Callable[[Any], Action], outcome: Any) -> None:
+        """Have the steps say what comes next."""
+        self._action = None
         try:
-            await asyncio.wait({task}, timeout=left)
-        except asyncio.CancelledError as cancelled:
-            first = first or cancelled
-    return first
+            self._action = step(outcome)
+        except (StopIteration, asyncio.CancelledError):
+            # They are through; it is for others to raise the cancellation.
+            pass
+        except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
+            _log.warning("what a cancellation had interrupted ended with %r", error)
+
+    def pass_over(self, cancelled: asyncio.CancelledError) -> None:
+        """Have the steps go on after an action that was cancelled; a request may have been carried out."""
+        if isinstance(self._action, Request):
+            lost = ReplyLost("cancelled")
+            lost.__cause__ = cancelled
+            self.go_on(self._plan.throw, lost)
+        else:
+            self.go_on(self._plan.send, None)
+
+    async def see_through(self) -> None:
+        """Do it all, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""
+        for _ in range(_MOST_RESTARTS):
+            if self._action is not None:
+                await _outlast(asyncio.ensure_future(self._drive()))
+
+    async def _drive(self) -> None:
+        while self._action is not None:
+            try:
+                reply = await _do(self._wire, self._action)
+            except asyncio.CancelledError as cancelled:
+                if not self._may_repeat:
+                    self.pass_over(cancelled)
+                raise
+            except GeneratorExit as thrown_away:
+                _drop(self._plan, thrown_away)
+                raise
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again
+                self.go_on(self._plan.throw, error)
+            else:
+                self.go_on(self._plan.send, reply)
+
+
+async def _outlast(task: asyncio.Task[Any], seconds: float = inf) -> None:
+    """Wait until the task is done, or for so long, also when cancelled."""
+    ends = asyncio.get_running_loop().time() + seconds
+    while not task.done():
+        left = ends - asyncio.get_running_loop().time()
+        if left <= 0:
+            return
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=None if left == inf else left)
 
 
 def _drop(plan: Steps[Any], thrown_away: GeneratorExit) -> None:

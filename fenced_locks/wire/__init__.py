@@ -1,4 +1,4 @@
-"""How scripts reach the server. Retries are ours: see ``connecting``, ``lines`` and ``listening``."""
+"""How scripts reach the server. Retries are ours: see ``connecting``, ``lines``, ``listening``; ``aio`` for tasks."""
 
 from __future__ import annotations
 

@@ -91,6 +91,8 @@ class AsyncClientWire:
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
     ) -> Any:
         task = asyncio.ensure_future(self._call(script, keys, args))
+        # Nobody else may be there to see its error.
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return await asyncio.wait_for(asyncio.shield(task), timeout)
         except asyncio.TimeoutError:

@@ -162,7 +162,8 @@ class Line:
                 request.expire()
         left = [request.ends for request in outstanding if request.ends > now]
         if len(left) < len(outstanding):
-            self._break_off_if_silent()
+            # A request is sent a moment after its time has begun.
+            self._break_off_if_silent(0.9)
         if left:
             self._look_at(max(min(left), now + _LOOK_SECONDS))
 
@@ -170,14 +171,13 @@ class Line:
         sent = self._channel.due if self._channel is not None else ()
         return [request for request in (*self._waiting, *sent) if request is not _NOBODY and not request.future.done()]
 
-    def _break_off_if_silent(self) -> None:
-        """Close the connection if whoever has waited longest has waited for as long as it may, in vain."""
+    def _break_off_if_silent(self, share: float = 1.0) -> None:
+        """Close the connection if whoever waits longest has waited for this share of what it may, in vain."""
         channel = self._channel
         if channel is None or not channel.due:
             return
-        # Not quite as long: a request is sent a moment after it was made.
         silent = channel.silent_seconds()
-        if silent >= 0.9 * min(channel.due[0].timeout, _SILENT_SECONDS):
+        if silent >= share * min(channel.due[0].timeout, _SILENT_SECONDS):
             self._channel = None
             for request in list(channel.due):
                 request.take_back()
@@ -198,8 +198,9 @@ class Line:
             await self._channel.close()
 
     def _close_if_idle(self) -> None:
-        if self._channel is not None and not (self._channel.due or self._waiting):
-            self._channel.break_off(RedisConnectionError("closed with its event loop"))
+        channel = self._channel
+        if channel is not None and channel.is_open and not (channel.due or self._waiting):
+            channel.break_off(RedisConnectionError("closed with its event loop"))
 
     def _flush_soon(self) -> None:
         if not self._will_flush:
@@ -233,13 +234,24 @@ class Line:
         ends = self.loop.time() + seconds
         try:
             self._channel = await open_channel(self._make, seconds)
-        except BaseException as error:  # noqa: BLE001 - those who wait are told, nobody else
-            # A loop that ends cancels every task, and locks are still to be given back. And that the time of those who
-            # began this is over says nothing about those who came later.
-            cancelled = isinstance(error, asyncio.CancelledError) and not self._closed
-            too_slow = isinstance(error, NotSent) and self.loop.time() >= ends
-            if not (cancelled or too_slow):
-                waiting, self._waiting = self._waiting, []
-                for request in waiting:
-                    request.refuse(error)
-        self._flush_soon()
+        except GeneratorExit:
+            # The loop is closed.
+            raise
+        except BaseException as error:
+            self._refuse_all(error, ends)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._flush_soon()
+
+    def _refuse_all(self, error: BaseException, ends: float) -> None:
+        # A loop that ends cancels every task, and locks are still to be given back. And that the time of those who
+        # began this is over says nothing about those who came later.
+        is_cancelled = isinstance(error, asyncio.CancelledError) and not self._closed
+        was_too_slow = isinstance(error, NotSent) and self.loop.time() >= ends
+        if is_cancelled or was_too_slow:
+            self._flush_soon()
+            return
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.refuse(error)

@@ -69,8 +69,11 @@ class AsyncListeners:
             self._idle.append(channel)
 
     def discard(self, channel: Channel) -> None:
-        """Close the channel."""
-        channel.break_off(RedisTimeoutError("nobody waits any more"))
+        """Close the channel; by any thread, as who collects garbage is."""
+        if asyncio._get_running_loop() is self._loop:
+            channel.break_off(RedisTimeoutError("nobody waits any more"))
+        else:
+            self._close_soon(channel)
         self._count_out(channel)
 
     def close_one(self) -> bool:
@@ -80,9 +83,7 @@ class AsyncListeners:
         except IndexError:
             return False
         self._open.discard(channel)
-        # Unless the loop is closed, and with it the connection.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(channel.break_off, RedisTimeoutError("others need the connection"))
+        self._close_soon(channel)
         return True
 
     def forget(self) -> None:
@@ -101,6 +102,11 @@ class AsyncListeners:
         """Count every connection out: the loop is closed, and they with it."""
         for channel in list(self._open):
             self._count_out(channel)
+
+    def _close_soon(self, channel: Channel) -> None:
+        # Unless the loop is closed, and with it the connection.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(channel.break_off, RedisTimeoutError("nobody waits any more"))
 
     def _count_out(self, channel: Channel) -> None:
         if channel in self._open:
@@ -129,6 +135,11 @@ class AsyncBlockedListener:
             return self._joined.result()
         except NoScriptError:
             return None
+        except asyncio.CancelledError:
+            # What takes the registration back must not overtake it.
+            await self._joined.wait(_CLOSING_SECONDS)
+            self.drop()
+            raise
         except BaseException:
             self.drop()
             raise

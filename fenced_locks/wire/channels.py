@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from redis.asyncio.retry import Retry
@@ -99,6 +100,8 @@ class Channel(asyncio.Protocol):
         """Close, what was sent going out first; nobody who waits will hear more than this error."""
         self._fail_all(error)
         self._close()
+        # A server that takes nothing any more must not keep it open.
+        self._loop.call_later(_GOODBYE_SECONDS, self._transport.abort)
 
     async def close(self) -> None:
         """Close, and return when that has happened."""
@@ -137,8 +140,6 @@ class Channel(asyncio.Protocol):
         if self._connection is not None:
             self._connection._close()
             self._connection = None
-            # A server that takes nothing any more must not keep it open.
-            self._loop.call_later(_GOODBYE_SECONDS, self._transport.abort)
 
 
 def maker(pool: Any) -> Callable[[], Any]:
@@ -178,5 +179,6 @@ async def open_channel(make: Callable[[], Any], seconds: float) -> Channel:
         raise NotSent from named(error)
     finally:
         if channel is None:
-            # Half made, it might not have selected its database yet.
-            connection._close()
+            # Half made, it might not have selected its database yet. A loop that is closed cannot close it any more.
+            with suppress(RuntimeError):
+                connection._close()

@@ -370,6 +370,40 @@ def test_a_loop_that_ends_lets_a_waiter_leave_that_has_to_connect_first(proxy, u
     assert still_held(r, holder.owner_id)
 
 
+def test_a_loop_that_ends_lets_a_waiter_leave_that_has_not_yet_joined(proxy, url, r):
+    holder = FencedLock(r, NAME, timeout=60)
+    holder.acquire()
+
+    async def main():
+        attempt = Attempt(proxy.url, limit=60.0)
+        late = proxy.delay_request(0.1, is_join)
+        task = asyncio.ensure_future(attempt.acquire())
+        await until(lambda: any(is_join(command) for command in proxy.calls("EVALSHA")))
+        return task, late
+
+    asyncio.run(main())[1].wait()
+    assert still_held(r, holder.owner_id)
+
+
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_a_loop_that_ends_before_undoing_has_begun(url, r, to_the_end):
+    """Its task is made in the very last turn of the loop, and cancelled before it takes its first step."""
+
+    async def main(turns):
+        attempt = Attempt(url)
+        if to_the_end:
+            assert await attempt.acquire()
+        task = asyncio.ensure_future(attempt.release() if to_the_end else attempt.acquire())
+        await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    for turns in range(4):
+        asyncio.run(main(turns))
+        assert nothing_is_left(r)
+
+
 def test_an_asynchronous_generator_releases_when_the_loop_closes_it(url, r):
     async def holding():
         attempt = Attempt(url)
