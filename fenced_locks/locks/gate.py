@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Protocol
 
 
@@ -19,7 +19,10 @@ class Place(Protocol):
     """A place in the queue of one resource; a thread's or a task's."""
 
     def call(self) -> bool:
-        """Be told, once, that this is the front now; by any thread. False if nobody is there any more."""
+        """Be told that this is the front now; by any thread. False if nobody is there any more."""
+
+    def interrupts(self, queue: Iterable[Place]) -> bool:
+        """Return whether somebody in the queue can go on only when this is through, as under a signal handler."""
 
 
 class Gate:
@@ -45,6 +48,8 @@ class Gate:
             queue.append(place)
             if queue[0] is place:
                 self._call_front(key, queue)
+            elif place.interrupts(queue):
+                place.call()
 
     def leave(self, key: Hashable, place: Place) -> None:
         """Go away, from any place in the queue or from none; the next one is called if this was the front."""
@@ -56,6 +61,12 @@ class Gate:
             queue.remove(place)
             if was_front:
                 self._call_front(key, queue)
+
+    def call_all(self, key: Hashable) -> None:
+        """Let everybody try: the server cannot be reached, and one after the other would find that out in turn."""
+        with self._changing:
+            for place in list(self._queues.get(key, ())):
+                place.call()
 
     def _call_front(self, key: Hashable, queue: deque[Place]) -> None:
         while queue and not queue[0].call():
@@ -70,10 +81,18 @@ class ThreadPlace:
     def __init__(self) -> None:
         self._called = threading.Lock()
         self._called.acquire()
-        self._in_front = False
+        self._thread = threading.get_ident()
+        self._in_front = self._told = False
+
+    def interrupts(self, queue: Iterable[Place]) -> bool:
+        return any(
+            isinstance(place, ThreadPlace) and place._thread == self._thread for place in queue if place is not self
+        )
 
     def call(self) -> bool:
-        self._called.release()
+        if not self._told:
+            self._told = True
+            self._called.release()
         return True
 
     def wait(self, seconds: float | None) -> bool:
@@ -85,6 +104,9 @@ class ThreadPlace:
 
 class TaskPlace:
     """The place of a task, which lets others run until it is called; made in its event loop."""
+
+    def interrupts(self, queue: Iterable[Place]) -> bool:
+        return False
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

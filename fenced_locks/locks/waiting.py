@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -20,9 +21,12 @@ from .steps import give_up, pause_or_fail
 
 _log = logging.getLogger(__name__)
 
-_JOIN = load("join", source("hand_over"))
+JOIN = load("join", source("owner_of"), source("hand_over"))
 # How much longer than the wait the server remembers that we block, should it not see us go.
 _FORGET_SECONDS = 5.0
+# Longer than this, in seconds, is for ever to the server, which does not take any number.
+_MOST_BLOCK_SECONDS = 1e6
+_LEAST_POLL_SECONDS = 0.01
 
 
 class Turns:
@@ -32,8 +36,10 @@ class Turns:
         self._target, self._call, self._waiting = target, call, waiting
         self._keys = (target.lock, target.queue, target.wake)
         self._look_at = 0.0
+        # Of the looks that have failed since the last that did not.
+        self._patience: core.Patience | None = None
         self._may_block = True
-        self._said = False
+        self._said = self._warned = False
 
     def next(self) -> Steps[bool]:
         """
@@ -42,16 +48,17 @@ class Turns:
         Where we were handed the lock, the ticket is in the call then.
         """
         listener = None
+        self._call.polls = False
         try:
             listener = (yield from self._join()) if self._may_block else None
-            if listener is None:
-                return (yield from self._poll())
-            return (yield from self._listen(listener))
+            if listener is not None:
+                return (yield from self._listen(listener))
         except BaseException:
             if listener is not None:
                 self._call.ticket = yield HangUp(listener)
             yield from give_up(self._target, self._call)
             raise
+        return (yield from self._poll())
 
     def _join(self) -> Steps[Listener | None]:
         """Register and block; None if no connection is to be had for that."""
@@ -60,8 +67,13 @@ class Turns:
         while True:
             timeout = patience.reply_timeout(monotonic())
             try:
-                found = yield Listen(_JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
-            except (NotSent, ReplyLost) as error:
+                found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
+            except NotSent as error:
+                # A server that has no connection left for us may still answer on those that we have.
+                _log.debug("waiting for %r: no connection to block on: %s", self._target.resource, error.__cause__)
+                found = None
+                break
+            except ReplyLost as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
                 break
@@ -76,6 +88,7 @@ class Turns:
         return listener
 
     def _listen(self, listener: Listener) -> Steps[bool]:
+        looked = False
         while True:
             now = monotonic()
             is_over = self._waiting.is_over(now)
@@ -85,6 +98,7 @@ class Turns:
             self._say_whom_we_wait_for(now)
             if now >= self._look_at:
                 yield from self._look()
+                looked = True
                 continue
             try:
                 self._call.ticket = yield Hear(
@@ -100,30 +114,38 @@ class Turns:
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
-                if self._call.ticket.endswith(self._call.waiter):
-                    # Our own registration was consumed.
+                if not looked and self._call.ticket.endswith(self._call.waiter):
+                    # Our own registration was consumed; a look after that would have renewed it.
                     self._call.waiter = b""
                 return False
 
     def _look(self) -> Steps[None]:
-        """Stay registered, and hand over a lock that is free."""
-        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
-        while True:
-            try:
-                reply = yield Request(_JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
-            except (NotSent, ReplyLost) as error:
-                yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
-            else:
-                self._note(reply)
-                return
+        """Stay registered, and hand over a lock that is free; a look that fails is repeated a moment later."""
+        now = monotonic()
+        patience = self._patience or core.patience(now, self._waiting.deadline, self._target.reply_limit)
+        timeout = min(patience.reply_timeout(now), core.RETRY_SECONDS)
+        try:
+            reply = yield Request(JOIN, self._keys, self._args(), timeout)
+        except (NotSent, ReplyLost) as error:
+            self._patience = patience
+            pause = pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False)
+            self._look_at = monotonic() + pause
+        else:
+            self._patience = None
+            self._note(reply)
 
     def _poll(self) -> Steps[bool]:
+        self._call.polls = True
         self._say_whom_we_wait_for(monotonic())
         left = self._waiting.left(monotonic())
-        yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))
+        sleep = max(self._waiting.sleep, _LEAST_POLL_SECONDS)
+        yield Pause(sleep if left is None else max(0.0, min(sleep, left)))
         return self._waiting.is_over(monotonic())
 
-    def _note(self, reply: list[object]) -> None:
+    def _note(self, reply: list[Any]) -> None:
+        if len(reply) > 2 and not self._warned:
+            self._warned = True
+            _log.warning("waiting for %r: without a place in the queue: %s", self._target.resource, reply[2].decode())
         busy = self._call.busy = core.refused(reply)
         seconds = self._waiting.probe_seconds
         if busy.remaining is not None:
@@ -136,7 +158,7 @@ class Turns:
 
     def _block_seconds(self) -> float:
         left = self._waiting.left(monotonic())
-        return 0.0 if left is None else max(0.0, left) + _FORGET_SECONDS
+        return 0.0 if left is None or left > _MOST_BLOCK_SECONDS else max(0.0, left) + _FORGET_SECONDS
 
     def _say_whom_we_wait_for(self, now: float) -> None:
         waited = now - self._waiting.started

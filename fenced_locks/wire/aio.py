@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
@@ -93,7 +94,9 @@ class AsyncClientWire:
         # Nobody else may be there to see its error.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            return await asyncio.shield(task)
+            return await asyncio.wait_for(asyncio.shield(task), timeout)
+        except asyncio.TimeoutError:
+            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
         except asyncio.CancelledError:
             # What is sent to undo it must not overtake it.
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)

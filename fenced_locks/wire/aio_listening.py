@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from .base import ReplyLost
 from .budget import budget
 from .channels import Channel, caused, open_channel, understood
-from .connecting import pack, pack_evalsha
+from .connecting import named, pack, pack_evalsha, was_broken
 
 if TYPE_CHECKING:
     from ..scripts import Script
@@ -149,6 +149,11 @@ class AsyncBlockedListener:
             return None
         try:
             ticket = self._ticket()
+        except ResponseError as error:
+            self.drop()
+            if was_broken(error):
+                raise ReplyLost from named(error)
+            raise
         except BaseException:
             self.drop()
             raise

@@ -87,6 +87,16 @@ class Wire(Protocol):
             redis.exceptions.ResponseError: The script failed.
         """
 
+    def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        """
+        Run ``script`` with each pair of keys and arguments, in one go; return the replies, an error in its place.
+
+        Raises:
+            NotSent, ReplyLost: As ``call``, about all of them.
+        """
+
     def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> tuple[Listener, Any] | None:

@@ -113,6 +113,21 @@ def _shorter(seconds: float, other: float | None) -> float:
     return max(0.001, seconds if other is None else min(seconds, other))
 
 
+def exchange_all(connection: Any, commands: Sequence[bytes], ends: float) -> list[Any]:
+    """
+    Send the commands in one piece and return their replies; an error of the server is returned, not raised.
+
+    Raises:
+        ReplyLost: They were sent, at least in part, and not all replies came; the connection is closed.
+    """
+    if not commands:
+        return []
+    replies = [exchange(connection, b"".join(commands), ends)]
+    while len(replies) < len(commands):
+        replies.append(exchange(connection, b"", ends))
+    return replies
+
+
 def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = None) -> Any:
     """
     Send ``command`` and return the reply to its first part; an error of the server is returned, not raised.
@@ -124,7 +139,8 @@ def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = N
         # The socket itself: redis-py 5.2 has no time-out per read, and its send closes the socket on every exception,
         # when the undo still has to follow.
         connection._sock.settimeout(max(0.001, ends - time.monotonic()))
-        connection._sock.sendall(command)
+        if command:
+            connection._sock.sendall(command)
         reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
         connection.fenced_locks_used = time.monotonic()
         return reply
@@ -136,6 +152,11 @@ def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = N
     except BaseException:
         _abandon(connection, undo)
         raise
+
+
+def was_broken(error: Exception) -> bool:
+    """Return whether this ended a wait for a ticket without a refusal; UNBLOCKED is a change of the server's role."""
+    return not isinstance(error, ResponseError) or str(error).startswith("UNBLOCKED")
 
 
 def named(error: Exception) -> Exception:

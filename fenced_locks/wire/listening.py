@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .base import UNREACHABLE, ReplyLost
 from .budget import budget
-from .connecting import exchange, named, pack, pack_evalsha, ready
+from .connecting import exchange, named, pack, pack_evalsha, ready, was_broken
 
 if TYPE_CHECKING:
     from ..scripts import Script
@@ -44,7 +44,12 @@ class Listeners:
             return self._idle.pop()
         if not budget.take():
             return None
-        return self.make()
+        try:
+            return self.make()
+        except BaseException:
+            # From a signal handler, say; making one takes a while.
+            budget.free()
+            raise
 
     def give_back(self, connection: Any) -> None:
         """Keep the connection for the next waiter."""
@@ -52,8 +57,10 @@ class Listeners:
 
     def discard(self, connection: Any) -> None:
         """Close the connection."""
-        connection.disconnect()
-        budget.free()
+        try:
+            connection.disconnect()
+        finally:
+            budget.free()
 
     def close_one(self) -> bool:
         """Close the connection that has been idle longest; whether there was one."""
@@ -101,9 +108,10 @@ class BlockedListener:
             ticket = self._read(timeout)
         except RedisTimeoutError:
             return None
-        except BaseException as error:
+        except (ReplyLost, ResponseError, *UNREACHABLE) as error:
+            # Not where we are interrupted: who hangs up then still gets a ticket that has come.
             self._discard()
-            if isinstance(error, UNREACHABLE) and not isinstance(error, ResponseError):
+            if was_broken(error):
                 raise ReplyLost from named(error)
             raise
         self._over = True
@@ -136,6 +144,11 @@ class BlockedListener:
         if popped is None:
             raise ReplyLost from RedisTimeoutError("the server has stopped to wait for a ticket")
         return bytes(popped[1])
+
+    def __del__(self) -> None:
+        # Lost by an interruption that came at the wrong moment; a place must not be.
+        with suppress(Exception):
+            self._discard()
 
     def _discard(self) -> None:
         if not self._over:

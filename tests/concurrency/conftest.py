@@ -1,0 +1,39 @@
+"""Fixtures for tests with processes that wait for a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.waiters import GIVE_UP, LOCK, Waiter, blocked, cycle, wait_for_waiters
+
+
+@pytest.fixture
+def make_waiter(r: redis.Redis, redis_url: str) -> Iterator[Callable[..., Waiter]]:
+    """`make_waiter(**options)` starts a process with a lock, which is killed after the test."""
+    waiters: list[Waiter] = []
+
+    def make(**options: Any) -> Waiter:
+        waiters.append(Waiter(redis_url, LOCK, **{"timeout": 30, **options}))
+        return waiters[-1]
+
+    yield make
+    for waiter in waiters:
+        waiter.end()
+
+
+@pytest.fixture
+def queue_up(r: redis.Redis, make_waiter: Callable[..., Waiter]) -> Callable[..., list[Waiter]]:
+    """`queue_up(count, **options)` starts that many; each waits for the lock before the next one is asked to."""
+
+    def start(count: int, **options: Any) -> list[Waiter]:
+        waiters = [make_waiter(**options) for _ in range(count)]
+        for number, waiter in enumerate(waiters, blocked(r) + 1):
+            waiter.ask(cycle, blocking_timeout=GIVE_UP)
+            wait_for_waiters(r, number)
+        return waiters
+
+    return start

@@ -1,0 +1,241 @@
+"""Renewal, loss and re-entry at the edges: what an attack on them found."""
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+from asgiref.sync import sync_to_async
+from redis.asyncio import Redis as AsyncRedis
+
+from fenced_locks import AsyncFencedLock, FencedLock, LeaseLost, NotHeld, fenced_lock, signals
+from fenced_locks.locks.renewal import Agenda, Renewal, renewer
+from tests.helpers import run_threads, wait_until
+
+
+def run(work, url, **options):
+    async def main():
+        client = AsyncRedis.from_url(url, **options)
+        try:
+            return await asyncio.wait_for(work(client), 30)
+        finally:
+            await client.aclose()
+
+    return asyncio.run(main())
+
+
+def test_extending_a_renewed_lease_adds_to_its_present_end(r):
+    with FencedLock(r, "order:1", timeout=0.4, renew=True) as lock:
+        assert not lock.lost.wait(0.6)
+        lock.extend(5)
+        assert r.pttl("order:1") > 5_000
+        assert abs(lock.remaining() - r.pttl("order:1") / 1000) < 0.05
+        lock.extend(0.1)
+        assert r.pttl("order:1") > 5_000
+
+
+def test_extending_never_shortens_a_lease_that_was_made_longer_meanwhile(r):
+    with FencedLock(r, "order:1", timeout=10) as lock:
+        r.pexpire("order:1", 60_000)
+        lock.extend(1)
+        assert r.pttl("order:1") > 50_000
+
+
+def test_a_renewed_lease_that_was_shortened_by_hand_is_renewed_in_time(r):
+    with FencedLock(r, "order:1", timeout=30, renew=True) as lock:
+        lock.extend(0.3, replace_ttl=True)
+        assert not lock.lost.wait(1)
+        lock.ensure_held()
+
+
+def test_a_thread_that_cannot_be_started_leaves_no_lease_and_is_tried_again(r, monkeypatch):
+    wait_until(lambda: renewer._thread is None or renewer.reset() is None)
+    start = threading.Thread.start
+    failing = iter([True])
+
+    def fail_once(thread):
+        if thread.name == "fenced-locks-renewal" and next(failing, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    lock = FencedLock(r, "order:1", timeout=0.3, renew=True)
+    with pytest.raises(RuntimeError, match="can't start"):
+        lock.acquire()
+    assert not r.exists("order:1")
+    assert lock.fence_token is None
+    with lock:
+        assert not lock.lost.wait(0.8)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_receiver_that_wants_to_exit_does_not_end_renewal(r):
+    called = threading.Event()
+
+    def leave(sender, **details):
+        called.set()
+        raise SystemExit
+
+    signals.lease_renewed.connect(leave)
+    try:
+        with FencedLock(r, "order:1", timeout=0.3, renew=True) as lock:
+            assert called.wait(5)
+            assert not lock.lost.wait(0.8)
+    finally:
+        signals.lease_renewed.disconnect(leave)
+
+
+def test_a_lease_known_to_be_lost_is_not_re_entered(r):
+    with fenced_lock("order:1", timeout=30, raise_on_release_error=False) as lock:
+        r.delete("order:1")
+        with pytest.raises(LeaseLost):
+            lock.ensure_held()
+        with pytest.raises(LeaseLost, match="re-enter"), fenced_lock("order:1"):
+            pytest.fail("must not run")
+
+
+def test_a_shared_lock_keeps_the_lease_that_another_thread_took_while_we_released(r):
+    release = FencedLock.do_release
+
+    class Slow(FencedLock):
+        def do_release(self, expected_token):
+            release(self, expected_token)
+            run_threads(self.acquire)
+
+    lock = Slow(r, "order:1", timeout=10, thread_local=False)
+    lock.acquire()
+    lock.release()
+    assert lock.fence_token
+    assert r.get("order:1") == lock.owner_id.encode()
+
+
+def test_an_async_receiver_does_not_break_a_lock_that_blocks_inside_a_loop(r, caplog):
+    async def receive(sender, **details):
+        """Cannot be awaited from there."""
+
+    async def work():
+        with FencedLock(r, "order:1", timeout=10):
+            pass
+
+    signals.lease_acquired.connect(receive)
+    try:
+        asyncio.run(work())
+    finally:
+        signals.lease_acquired.disconnect(receive)
+        gc.collect()
+    assert not r.exists("order:1")
+
+
+def test_leases_that_were_given_back_do_not_pile_up_on_the_agenda(r):
+    lock = FencedLock(r, "order:1", timeout=3600, renew=True)
+    for _ in range(300):
+        with lock:
+            pass
+    assert len(renewer._agenda._heap) < 200
+    assert isinstance(renewer._agenda, Agenda)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_nothing_of_a_lease_is_renewed_by_a_forked_child(r):
+    lock = FencedLock(r, "order:1", timeout=10, renew=True)
+    with lock:
+        renewal: Renewal = lock._lease.renewal
+        assert renewal.living()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if renewal.living() is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_slow_receiver_does_not_hold_up_renewal_in_a_loop(r, redis_url):
+    def receive(sender, **details):
+        """Runs in the thread that the work below keeps busy."""
+
+    async def work(client):
+        async with AsyncFencedLock(client, "order:1", timeout=0.6, renew=True) as lock:
+            await sync_to_async(threading.Event().wait)(2)
+            return await lock.ensure_held()
+
+    signals.lease_renewed.connect(receive)
+    try:
+        assert run(work, redis_url)
+    finally:
+        signals.lease_renewed.disconnect(receive)
+
+
+def test_a_generator_that_another_task_closes_gives_its_lease_back(r, redis_url):
+    async def work(client):
+        lock = AsyncFencedLock(client, "order:1", timeout=60)
+
+        async def generator():
+            async with lock:
+                yield 1
+
+        running = generator()
+        await running.__anext__()
+        assert r.exists("order:1")
+        await asyncio.create_task(running.aclose())
+        assert not r.exists("order:1")
+        async with lock:
+            await lock.release()
+            with pytest.raises(NotHeld):
+                await lock.release()
+            await lock.acquire()
+
+    run(work, redis_url)
+    assert not r.exists("order:1")
+
+
+def test_a_block_whose_lease_was_lost_leaves_the_lease_of_the_next_alone(r, redis_url):
+    async def work(client):
+        lock = AsyncFencedLock(client, "order:1", timeout=60)
+        taken, leave = asyncio.Event(), asyncio.Event()
+
+        async def second():
+            await lock.acquire()
+            taken.set()
+            await leave.wait()
+            await lock.ensure_held()
+            await lock.release()
+
+        with pytest.raises(LeaseLost):
+            async with lock:
+                r.delete("order:1")
+                task = asyncio.create_task(second())
+                await taken.wait()
+        assert r.exists("order:1")
+        leave.set()
+        await task
+
+    run(work, redis_url)
+    assert not r.exists("order:1")
+
+
+def test_a_cancelled_release_that_the_server_never_saw_can_be_repeated(proxy, r):
+    heard = []
+
+    def receive(sender, **details):
+        heard.append(details["resource"])
+
+    async def work(client):
+        lock = AsyncFencedLock(client, "order:1", timeout=60, thread_local=False)
+        await lock.acquire()
+        proxy.refuse()
+        proxy.disconnect()
+        release = asyncio.create_task(lock.release())
+        await asyncio.sleep(0.1)
+        release.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await release
+        assert heard == []
+        proxy.admit()
+        await lock.release()
+
+    signals.lease_released.connect(receive)
+    try:
+        run(work, proxy.url)
+    finally:
+        signals.lease_released.disconnect(receive)
+    assert heard == ["order:1"]
+    assert not r.exists("order:1")
