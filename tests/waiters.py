@@ -24,7 +24,8 @@ from fenced_locks.locks.gate import gate
 from tests.helpers import wait_until
 
 LOCK, QUEUE, WAKE = "order:1", "queue:{order:1}", "wake:{order:1}"
-GIVE_UP = 30.0
+# How long tests wait for what should happen, in seconds.
+GIVE_UP = 15.0
 
 # Its children have everything imported.
 _context = multiprocessing.get_context("forkserver")

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -75,10 +76,14 @@ def keeping_a_short_lease(r, pool, waiters):
         keeping.result(5)
 
 
-def test_processes_get_the_lock_in_the_order_of_their_arrival(holder, queue_up):
-    waiters = queue_up(8)
+def test_processes_get_the_lock_in_the_order_of_their_arrival_and_at_once(holder, queue_up):
+    # They would not look by themselves before the test is over.
+    waiters = queue_up(8, sleep=10)
+    released = time.monotonic()
     holder.release()
-    assert in_order([waiter.answer() for waiter in waiters])
+    grants = [waiter.answer() for waiter in waiters]
+    assert in_order(grants)
+    assert grants[-1].at - released < 1
 
 
 @pytest.mark.parametrize("sleep", [0.1, 10])
@@ -89,10 +94,13 @@ def test_the_order_of_processes_outlives_many_leases(r, pool, queue_up, sleep):
     assert in_order([waiter.answer() for waiter in waiters])
 
 
-def test_threads_get_the_lock_in_the_order_of_their_arrival(holder, queue_up_threads):
-    grants = queue_up_threads(64)
+def test_threads_get_the_lock_in_the_order_of_their_arrival_and_at_once(holder, queue_up_threads):
+    grants = queue_up_threads(64, sleep=10)
+    released = time.monotonic()
     holder.release()
-    assert in_order([grant.result(GIVE_UP) for grant in grants])
+    grants = [grant.result(GIVE_UP) for grant in grants]
+    assert in_order(grants)
+    assert grants[-1].at - released < 3
 
 
 def test_the_order_of_threads_outlives_many_leases(r, pool, queue_up_threads):
@@ -124,7 +132,6 @@ def test_a_process_queues_once_however_many_of_its_threads_wait(r, holder, queue
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_newcomer_who_finds_the_lock_free_leaves_it_to_who_waits(r, holder, queue_up, client_factory, blocking):
-    # They would not look by themselves before the test is over.
     waiters = queue_up(2, sleep=10)
     r.delete(LOCK)
     newcomer = cycle(FencedLock(client_factory(), LOCK, timeout=30), blocking=blocking)
