@@ -11,10 +11,12 @@ from .exceptions import (
     OutcomeUnknown,
     StaleToken,
 )
+from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
-from .shortcuts import fenced_lock
+from .shortcuts import afenced_lock, fenced_lock
 
 __all__ = [
+    "AsyncFencedLock",
     "FencedLock",
     "FencedLockError",
     "IssuerError",
@@ -24,6 +26,7 @@ __all__ = [
     "NotHeld",
     "OutcomeUnknown",
     "StaleToken",
+    "afenced_lock",
     "fenced_lock",
     "with_fenced_lock",
 ]

@@ -35,6 +35,12 @@ def _wait(key: str, value: object) -> float | None:
     return to_seconds_or_none(key, value, zero=True)
 
 
+def _flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{key} must be True or False, not {value!r}")
+    return value
+
+
 def _as_is(key: str, value: object) -> object:
     return value
 
@@ -47,6 +53,8 @@ _KEYS: dict[str, tuple[object, Callable[[str, object], Any]]] = {
     "BLOCKING_TIMEOUT": (5, _wait),
     "ISSUER": ("clock", _as_is),
     "COUNTER_RETENTION": (timedelta(days=7), to_seconds),
+    "RENEW": (False, _flag),
+    "MAX_HOLD": (None, to_seconds_or_none),
 }
 
 
@@ -61,6 +69,8 @@ class Conf:
         BLOCKING_TIMEOUT: How long to wait for a busy resource, in seconds; None for without end.
         ISSUER: Who issues fence tokens: ``clock``, ``counter``, ``database``, a dotted path or an ``Issuer``.
         COUNTER_RETENTION: How long an idle counter of the issuer ``clock`` is kept, in seconds.
+        RENEW: Whether leases are renewed until they are given back.
+        MAX_HOLD: After how many seconds a lease is renewed no more; None for without limit.
     """
 
     USING: str
@@ -69,6 +79,8 @@ class Conf:
     BLOCKING_TIMEOUT: float | None
     ISSUER: Any
     COUNTER_RETENTION: float
+    RENEW: bool
+    MAX_HOLD: float | None
 
     def __getattr__(self, key: str) -> Any:
         if key not in _KEYS:

@@ -1,19 +1,23 @@
-"""Clients for a cache alias."""
+"""Clients for a cache alias: blocking ones, and for each event loop one of its own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django_redis import get_redis_connection
 
+from .async_clients import NoCounterpart, close, counterpart
 from .conf import conf
+from .loops import of_this_loop
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
 
 
 def get_client(using: str | None = None) -> Redis:
@@ -47,3 +51,39 @@ def get_client(using: str | None = None) -> Redis:
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "
             "use django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache"
         ) from None
+
+
+def get_async_client(using: str | None = None) -> AsyncRedis:
+    """
+    Return the asyncio client of the running event loop for a cache alias; it is closed with the loop.
+
+    Address, credentials, TLS, sentinels and all other settings are those of ``get_client``.
+
+    Args:
+        using: A key of ``CACHES``; by default ``FENCED_LOCKS["USING"]``. The backend is django-redis or Django's own.
+
+    Raises:
+        ImproperlyConfigured: No such alias, its backend has no Redis client, or one that connects in a way that
+            ``redis.asyncio`` cannot.
+        RuntimeError: No event loop is running.
+    """
+    alias = conf.USING if using is None else using
+    # Other settings, as a test overrides them, are another dict.
+    cache = settings.CACHES.get(alias)
+    return of_this_loop((alias, id(cache)), lambda _: _LoopClient(alias, cache)).client
+
+
+class _LoopClient:
+    def __init__(self, alias: str, cache: object) -> None:
+        # Kept, so that no other has its id.
+        self._cache = cache
+        try:
+            self.client = counterpart(get_client(alias))
+        except NoCounterpart as error:
+            raise ImproperlyConfigured(f"cache alias {alias!r} cannot keep async locks: {error}") from error
+
+    async def close(self) -> None:
+        await close(self.client)
+
+    def abandon(self) -> None:
+        pass

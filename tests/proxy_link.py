@@ -90,12 +90,13 @@ class Link:
     def _await_replies(self) -> None:
         # The client has gone, but a request that was delivered late must still be executed.
         with self._answered:
-            self._answered.wait_for(lambda: not self._pending, 10)
+            self._answered.wait_for(lambda: not self._pending or self._running < len(self._threads), 10)
 
     def _release(self) -> None:
         with self._answered:
             self._running -= 1
             last = not self._running
+            self._answered.notify_all()
         if last:
             for end in (self._from_client, self._from_server, self._client, self._server):
                 end.close()

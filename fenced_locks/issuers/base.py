@@ -118,7 +118,7 @@ class ExternalIssuer(Issuer):
 
 
 def _acquire_script(mint: str) -> Script:
-    return load("acquire", source("read_counter"), mint, source("hand_over"))
+    return load("acquire", source("read_counter"), mint, source("owner_of"), source("hand_over"))
 
 
 AnyIssuer: TypeAlias = RedisIssuer | ExternalIssuer

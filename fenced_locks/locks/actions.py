@@ -108,6 +108,7 @@ class Call:
         lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
         ticket: What says that the lock was handed to us; None if it was not.
         waiter: The id under which we may be registered as a waiter; empty if we are not.
+        polls: Whether we wait without being registered, for want of a connection.
         busy: What the last refusal said.
         lease: What was granted.
     """
@@ -117,5 +118,6 @@ class Call:
     lost: list[bytes] = field(default_factory=list)
     ticket: bytes | None = None
     waiter: bytes = b""
+    polls: bool = False
     busy: core.Busy = field(default_factory=core.Busy)
     lease: Lease | None = None

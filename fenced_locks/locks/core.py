@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..durations import to_ms
-from ..exceptions import IssuerError, LockNotAcquired, OutcomeUnknown
+from ..exceptions import IssuerError, LeaseLost, LockNotAcquired, OutcomeUnknown
 
 # How long an operation without a deadline of its own goes on trying to reach the server, in seconds.
 RETRY_SECONDS = 3.0
@@ -28,10 +28,10 @@ _NO_KEY = -2
 _PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Lease:
     """
-    One grant.
+    One grant. Only in the process that it was granted to: a forked child holds nothing.
 
     Attributes:
         owner: The owner id.
@@ -39,6 +39,12 @@ class Lease:
         timeout: Its length in seconds as it was asked for; None for without end.
         ends_at: Its end in local monotonic time, counted from before the request; None for without end.
         server_end_ms: Its end by the server's clock, in milliseconds.
+        began_at: When it was asked for, in local monotonic time.
+        lost: Whether it was found to be lost.
+        released: Whether it was given back.
+        process: Which process holds it; see ``is_inherited``.
+        renewal: What renews it; None if nothing does.
+        asked_at: When the call that took it began to wait, in local monotonic time.
     """
 
     owner: bytes
@@ -46,6 +52,16 @@ class Lease:
     timeout: float | None = None
     ends_at: float | None = None
     server_end_ms: int = 0
+    began_at: float = 0.0
+    lost: bool = False
+    released: bool = False
+    process: int = field(default_factory=lambda: _this_process())
+    renewal: Any = None
+    asked_at: float = 0.0
+
+    def is_inherited(self) -> bool:
+        """Return whether it belongs to the process of which this one was forked."""
+        return self.process != _process.number
 
 
 @dataclass(slots=True)
@@ -154,15 +170,23 @@ def is_this_process(owner_id: str | None) -> bool:
 
 class _Process:
     prefix: str
+    number = 0
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
+        self.number += 1
         self.prefix = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
 
 _process = _Process()
+
+
+def _this_process() -> int:
+    return _process.number
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process.renew)
 
@@ -176,7 +200,7 @@ def granted(reply: bytes, owner: bytes, started: float, timeout: float | None) -
     """Return the lease that a granting reply of the acquire script describes."""
     token, _, end_ms = reply.partition(b" ")
     ends_at = None if timeout is None else started + timeout
-    return Lease(owner, int(token), timeout, ends_at, int(end_ms))
+    return Lease(owner, int(token), timeout, ends_at, int(end_ms), started)
 
 
 def refused(reply: list[Any]) -> Busy:
@@ -190,6 +214,12 @@ def check_end(seconds: float, lease: Lease) -> None:
     """Refuse an end that Redis could not keep as an exact number."""
     if lease.server_end_ms + to_ms(seconds) > 2**53:
         raise ValueError(f"additional_time is too long: the lease would end in {seconds:.0f} s from its present end")
+
+
+def earliest(now: float, *times: float | None) -> float | None:
+    """Return how many seconds are left until the first of these times; None if none of them ever comes."""
+    known = [time for time in times if time is not None]
+    return max(0.0, min(known) - now) if known else None
 
 
 def is_over(lease: Lease, now: float) -> bool:
@@ -218,6 +248,21 @@ def state(busy: Busy) -> str:
         holder = f"held by {busy.owner_id}"
     lease = "without end" if busy.remaining is None else f"with {busy.remaining:.3f} s left"
     return f"is busy: {holder}, {lease}"
+
+
+def found(present: Busy) -> str:
+    """Return in words what was found in place of a lease that ended."""
+    return f"held by {present.owner_id}" if present.owner_id else "free"
+
+
+def lost(resource: str, lease: Lease, action: str, what: str) -> LeaseLost:
+    """Return the error for a lease that was found gone or taken."""
+    owner = lease.owner.decode("utf-8", "backslashreplace")
+    error = LeaseLost(
+        f"cannot {action} the lease of {resource!r} (owner {owner}, fence token {lease.fence_token}): {what}", resource
+    )
+    error.fence_token, error.owner_id = lease.fence_token, owner
+    return error
 
 
 def outcome_unknown(action: str, resource: str, cause: BaseException) -> OutcomeUnknown:

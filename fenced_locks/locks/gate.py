@@ -7,6 +7,7 @@ or tasks want it. It is keyed by server, database and resource, not by pool: som
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -17,8 +18,8 @@ from typing import Protocol
 class Place(Protocol):
     """A place in the queue of one resource; a thread's or a task's."""
 
-    def call(self) -> None:
-        """Be told, once, that this is the front now; by any thread."""
+    def call(self) -> bool:
+        """Be told, once, that this is the front now; by any thread. False if nobody is there any more."""
 
 
 class Gate:
@@ -43,7 +44,7 @@ class Gate:
             queue = self._queues.setdefault(key, deque())
             queue.append(place)
             if queue[0] is place:
-                place.call()
+                self._call_front(key, queue)
 
     def leave(self, key: Hashable, place: Place) -> None:
         """Go away, from any place in the queue or from none; the next one is called if this was the front."""
@@ -53,10 +54,14 @@ class Gate:
                 return
             was_front = queue[0] is place
             queue.remove(place)
-            if not queue:
-                del self._queues[key]
-            elif was_front:
-                queue[0].call()
+            if was_front:
+                self._call_front(key, queue)
+
+    def _call_front(self, key: Hashable, queue: deque[Place]) -> None:
+        while queue and not queue[0].call():
+            queue.popleft()
+        if not queue:
+            del self._queues[key]
 
 
 class ThreadPlace:
@@ -67,14 +72,44 @@ class ThreadPlace:
         self._called.acquire()
         self._in_front = False
 
-    def call(self) -> None:
+    def call(self) -> bool:
         self._called.release()
+        return True
 
     def wait(self, seconds: float | None) -> bool:
         """Wait to be in front, for so many seconds or for ever; return whether it is."""
         if not self._in_front:
             self._in_front = self._called.acquire(timeout=-1 if seconds is None else _possible(seconds))
         return self._in_front
+
+
+class TaskPlace:
+    """The place of a task, which lets others run until it is called; made in its event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._called: asyncio.Future[None] = self._loop.create_future()
+
+    def call(self) -> bool:
+        if asyncio._get_running_loop() is self._loop:
+            self._set_called()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._set_called)
+        except RuntimeError:
+            # The loop is closed, and its tasks are no more.
+            return False
+        return True
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait to be in front, for so many seconds or for ever; return whether it is."""
+        if not self._called.done():
+            await asyncio.wait({self._called}, timeout=None if seconds is None else max(0.0, seconds))
+        return self._called.done()
+
+    def _set_called(self) -> None:
+        if not self._called.done():
+            self._called.set_result(None)
 
 
 def _possible(seconds: float) -> float:

@@ -20,10 +20,11 @@ from .core import Lease, Patience
 
 _log = logging.getLogger(__name__)
 
-_RELEASE = load("release", source("hand_over"))
-_EXTEND = load("extend")
-_ADOPT = load("adopt")
-_OWNED = load("owned")
+_OWNER_OF = source("owner_of")
+RELEASE = load("release", _OWNER_OF, source("hand_over"))
+_EXTEND = load("extend", _OWNER_OF)
+_ADOPT = load("adopt", _OWNER_OF)
+_OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
 
@@ -108,8 +109,8 @@ def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, 
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if target.hides_retries:
         ours = [*ours, owner]
-    args = (owner, lease_ms, target.issuer.argument, call.waiter, *ours)
-    undo = (_RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
+    args = (owner, lease_ms, target.issuer.argument, b"polls" if call.polls else call.waiter, *ours)
+    undo = (RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
     keys = (target.lock, target.counter, target.queue, target.wake)
     return Request(target.issuer.acquire_script, keys, args, timeout, undo)
 
@@ -128,7 +129,7 @@ def give_up(target: Target, call: Call) -> Steps[None]:
     if ours or call.waiter:
         args = (core.new_ticket(), call.waiter, *ours)
         try:
-            yield Request(_RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
+            yield Request(RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
             _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
 
@@ -170,10 +171,10 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
     args = (core.new_ticket(), b"", lease.owner)
-    reply, maybe_applied = yield from _repeat(target, "release", _RELEASE, _release_keys(target), lambda: args)
+    reply, maybe_applied = yield from _repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
-    raise lost(target, lease, "release", core.refused(reply))
+    raise _lost(target, lease, "release", reply)
 
 
 def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> Steps[None]:
@@ -194,8 +195,19 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
 
     reply, _ = yield from _repeat(target, "extend", _EXTEND, (target.lock,), args)
     if isinstance(reply, list):
-        raise lost(target, lease, "extend", core.refused(reply))
+        raise _lost(target, lease, "extend", reply)
     lease.ends_at, lease.server_end_ms = ends_at, reply
+
+
+def ensure(target: Target, lease: Lease) -> Steps[int]:
+    """Return the token if the lease is still ours, by local time and at the server."""
+    if lease.lost or core.is_over(lease, monotonic()):
+        raise core.lost(target.resource, lease, "rely on", "it has ended")
+    args = (lease.owner, lease.owner, b"0")
+    reply, _ = yield from _repeat(target, "check", _ADOPT, (target.lock,), lambda: args)
+    if isinstance(reply, list):
+        raise _lost(target, lease, "rely on", reply)
+    return lease.fence_token
 
 
 def locked(target: Target) -> Steps[bool]:
@@ -211,17 +223,9 @@ def owned(target: Target, lease: Lease) -> Steps[bool]:
     return bool(reply)
 
 
-def lost(target: Target, lease: Lease, action: str, present: core.Busy) -> LeaseLost:
-    """Return the error for a lease that was found gone or taken."""
-    owner = lease.owner.decode("utf-8", "backslashreplace")
-    found = f"held by {present.owner_id}" if present.owner_id else "free"
-    error = LeaseLost(
-        f"cannot {action} the lease of {target.resource!r} (owner {owner}, fence token {lease.fence_token}): "
-        f"it ended, the resource is {found}",
-        target.resource,
-    )
-    error.fence_token, error.owner_id = lease.fence_token, owner
-    return error
+def _lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+    what = f"it ended, the resource is {core.found(core.refused(reply))}"
+    return core.lost(target.resource, lease, action, what)
 
 
 def _repeat(

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from redis.exceptions import LockError, LockNotOwnedError
 from redis.lock import Lock
 
-from .. import keys
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import IssuerError, LeaseHasNoEnd, NotHeld
-from ..issuers import AnyIssuer, get_issuer
+from ..exceptions import IssuerError, LeaseLost
 from ..wire import wire_for
 from . import core, steps
-from .actions import Call, Target
+from .actions import Call
 from .blocking import run
 from .core import Lease
 from .gate import ThreadPlace, gate
+from .holding import Holding, IssuerArgument
 from .waiting import Turns
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class FencedLock(Lock):
+class FencedLock(Holding, Lock):
     """
     A distributed lock with a fence token. A drop-in for ``redis.lock.Lock``; it knows nothing of Django.
 
@@ -47,6 +46,9 @@ class FencedLock(Lock):
         thread_local: Whether each thread has its own lease.
         raise_on_release_error: Whether leaving the context manager raises where the lease was lost.
         issuer: ``"clock"``, ``"counter"``, ``"database"``, a dotted path, or an issuer; see ``fenced_locks.issuers``.
+        renew: Whether a lease is renewed, each time a third of it has passed, until it is given back, lost, or
+            forgotten together with this object.
+        max_hold: After how many seconds it is renewed no more, so that work that hangs does not hold it for ever.
 
     Raises:
         TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
@@ -68,15 +70,18 @@ class FencedLock(Lock):
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
-        issuer: str | AnyIssuer | type[AnyIssuer] = "clock",
+        issuer: IssuerArgument = "clock",
+        renew: bool = False,
+        max_hold: Duration | None = None,
     ) -> None:
-        settings = redis.get_connection_kwargs()
-        lock_keys = keys.keys_of(name, settings.get("encoding", "utf-8"))
-        chosen = get_issuer(issuer)
+        self._wire = wire_for(redis)
+        self._aim(name, issuer, redis, hides_retries=self._wire.hides_retries)
+        seconds = to_seconds_or_none("timeout", timeout)
+        self._keep_alive(renew, max_hold, seconds)
         super().__init__(
             redis,
             name,
-            timeout=to_seconds_or_none("timeout", timeout),
+            timeout=seconds,
             sleep=to_seconds("sleep", sleep, zero=True),
             blocking=blocking,
             blocking_timeout=to_seconds_or_none("blocking_timeout", blocking_timeout, zero=True),
@@ -86,8 +91,6 @@ class FencedLock(Lock):
         self.raise_on_release_error = raise_on_release_error
         # What a thread is doing is its own affair, even where the lease is everybody's.
         self._calls = self.local if self.thread_local else threading.local()
-        self._wire = wire_for(redis)
-        self._target = Target(*lock_keys, chosen, settings.get("socket_timeout"), self._wire.hides_retries)
 
     def register_scripts(self) -> None:
         """Keep redis-py from caching its scripts on the class: they hold the first client, and serve subclasses."""
@@ -106,18 +109,6 @@ class FencedLock(Lock):
     def lua_reacquire(self) -> Any:  # type: ignore[override]
         """redis-py's script, for overrides of ``do_reacquire`` that were written for its lock."""
         return self.redis.register_script(self.LUA_REACQUIRE_SCRIPT)
-
-    @property
-    def fence_token(self) -> int | None:
-        """The token of the lease that this thread acquired; None when it holds none, also after release."""
-        lease = self._lease
-        return None if lease is None else lease.fence_token
-
-    @property
-    def owner_id(self) -> str | None:
-        """The owner id of the lease that this thread acquired, ``host:pid:random``; None when it holds none."""
-        lease = self._lease
-        return None if lease is None else lease.owner.decode("utf-8", "backslashreplace")
 
     def acquire(
         self,
@@ -160,6 +151,14 @@ class FencedLock(Lock):
             self._calls.current = None
         if call.lease is None:
             self._refuse_lease_without_token(owner)
+        call.lease.asked_at = waiting.started
+        try:
+            self._begin(call.lease)
+        except BaseException:
+            # A thread that cannot be started, or an interruption.
+            run(self._wire, steps.release(self._target, call.lease))
+            self._keep(None)
+            raise
         return True
 
     def _acquire_in_turn(self, owner: bytes, call: Call, waiting: core.Waiting) -> bool:
@@ -190,16 +189,6 @@ class FencedLock(Lock):
             "released; an override must call super().do_acquire(token)"
         )
 
-    def _waiting(
-        self, sleep: Duration | None, blocking: bool | None, limit: Duration | None, now: float
-    ) -> core.Waiting:
-        pause = self.sleep if sleep is None else to_seconds("sleep", sleep, zero=True)
-        blocking = self.blocking if blocking is None else blocking
-        if limit is None:
-            limit = self.blocking_timeout
-        seconds = to_seconds_or_none("blocking_timeout", limit, zero=True)
-        return core.Waiting(blocking, pause, now, now + seconds if blocking and seconds is not None else None)
-
     def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
         """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
         call = getattr(self._calls, "current", None) or Call()
@@ -224,12 +213,15 @@ class FencedLock(Lock):
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
         """
         lease = self._held("release")
+        self._stop_renewal(lease)
         try:
             self.do_release(lease.owner)
-        except LockNotOwnedError:
+        except LockNotOwnedError as error:
             self._keep(None)
+            self._lose(lease, str(error), raised=True)
             raise
         self._keep(None)
+        self._end(lease)
 
     def do_release(self, expected_token: bytes) -> None:  # type: ignore[override]
         """Delete the lock key if its owner is ``expected_token``; redis-py's extension point."""
@@ -262,9 +254,7 @@ class FencedLock(Lock):
     def do_extend(self, additional_time: Duration, replace_ttl: bool) -> Literal[True]:
         """Move the end of the lease that this thread holds; redis-py's extension point."""
         seconds = to_seconds("additional_time", additional_time)
-        lease = self._held("extend")
-        run(self._wire, steps.extend(self._target, lease, seconds, from_now=replace_ttl))
-        return True
+        return self._extend(self._held("extend"), seconds, from_now=replace_ttl)
 
     def reacquire(self) -> Literal[True]:
         """
@@ -279,9 +269,31 @@ class FencedLock(Lock):
     def do_reacquire(self) -> Literal[True]:
         """Move the end of the lease to ``timeout`` from now; redis-py's extension point."""
         lease = self._held("reacquire")
-        seconds = to_seconds("timeout", self._length(lease))
-        run(self._wire, steps.extend(self._target, lease, seconds, from_now=True))
+        return self._extend(lease, to_seconds("timeout", self._length(lease)), from_now=True)
+
+    def _extend(self, lease: Lease, seconds: float, *, from_now: bool) -> Literal[True]:
+        try:
+            run(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
+        except LeaseLost as error:
+            self._lose(lease, str(error), raised=True)
+            raise
         return True
+
+    def ensure_held(self) -> int:
+        """
+        Return the token if the lease is still ours; one round trip.
+
+        Raises:
+            NotHeld: This thread holds no lease.
+            LeaseLost: It ended, by local time or at the server, or another owner has the resource.
+            OutcomeUnknown, redis.exceptions.ConnectionError, TimeoutError: The server cannot be asked.
+        """
+        lease = self._held("rely on")
+        try:
+            return run(self._wire, steps.ensure(self._target, lease))
+        except LeaseLost as error:
+            self._lose(lease, str(error), raised=True)
+            raise
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock."""
@@ -318,38 +330,3 @@ class FencedLock(Lock):
             if exc_value is None and not lost:
                 raise
             _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
-
-    @property
-    def _lease(self) -> Lease | None:
-        lease: Lease | None = getattr(self.local, "lease", None)
-        return lease
-
-    def _keep(self, lease: Lease | None) -> None:
-        self.local.lease = lease
-        self.local.token = None if lease is None else lease.owner
-
-    def _held(self, action: str) -> Lease:
-        lease = self._lease
-        if lease is None:
-            raise self._not_held(action)
-        return lease
-
-    def _not_held(self, action: str) -> NotHeld:
-        where = "in this thread " if self.thread_local else ""
-        resource = self._target.resource
-        return NotHeld(f"cannot {action} {resource!r}: nothing was acquired {where}or it was released", resource)
-
-    def _length(self, lease: Lease) -> float | None:
-        """Return how long the lease was meant to be, in seconds; redis-py asks the lock and not the lease."""
-        return None if lease.ends_at is None else self.timeout
-
-    def _with_end(self, action: str) -> None:
-        if self._length(self._held(action)) is None:
-            resource = self._target.resource
-            raise LeaseHasNoEnd(f"cannot {action} {resource!r}: its lease has no end (timeout=None)", resource)
-
-    def _encoded(self, token: object) -> bytes:
-        encoded: bytes = bytes(self.redis.get_encoder().encode(token))
-        if not encoded:
-            raise ValueError("token must not be empty: it is the owner id of the lease")
-        return encoded

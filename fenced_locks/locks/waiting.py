@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -20,7 +21,7 @@ from .steps import give_up, pause_or_fail
 
 _log = logging.getLogger(__name__)
 
-_JOIN = load("join", source("hand_over"))
+JOIN = load("join", source("owner_of"), source("hand_over"))
 # How much longer than the wait the server remembers that we block, should it not see us go.
 _FORGET_SECONDS = 5.0
 
@@ -33,7 +34,7 @@ class Turns:
         self._keys = (target.lock, target.queue, target.wake)
         self._look_at = 0.0
         self._may_block = True
-        self._said = False
+        self._said = self._warned = False
 
     def next(self) -> Steps[bool]:
         """
@@ -41,15 +42,18 @@ class Turns:
 
         Where we were handed the lock, the ticket is in the call then.
         """
-        listener = (yield from self._join()) if self._may_block else None
-        if listener is None:
-            return (yield from self._poll())
+        listener = None
+        self._call.polls = False
         try:
-            return (yield from self._listen(listener))
+            listener = (yield from self._join()) if self._may_block else None
+            if listener is not None:
+                return (yield from self._listen(listener))
         except BaseException:
-            self._call.ticket = yield HangUp(listener)
+            if listener is not None:
+                self._call.ticket = yield HangUp(listener)
             yield from give_up(self._target, self._call)
             raise
+        return (yield from self._poll())
 
     def _join(self) -> Steps[Listener | None]:
         """Register and block; None if no connection is to be had for that."""
@@ -58,7 +62,7 @@ class Turns:
         while True:
             timeout = patience.reply_timeout(monotonic())
             try:
-                found = yield Listen(_JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
+                found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
             except (NotSent, ReplyLost) as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
@@ -74,6 +78,7 @@ class Turns:
         return listener
 
     def _listen(self, listener: Listener) -> Steps[bool]:
+        looked = False
         while True:
             now = monotonic()
             is_over = self._waiting.is_over(now)
@@ -83,6 +88,7 @@ class Turns:
             self._say_whom_we_wait_for(now)
             if now >= self._look_at:
                 yield from self._look()
+                looked = True
                 continue
             try:
                 self._call.ticket = yield Hear(
@@ -98,8 +104,8 @@ class Turns:
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
-                if self._call.ticket.endswith(self._call.waiter):
-                    # Our own registration was consumed.
+                if not looked and self._call.ticket.endswith(self._call.waiter):
+                    # Our own registration was consumed; a look after that would have renewed it.
                     self._call.waiter = b""
                 return False
 
@@ -108,7 +114,7 @@ class Turns:
         patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
         while True:
             try:
-                reply = yield Request(_JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
+                reply = yield Request(JOIN, self._keys, self._args(), patience.reply_timeout(monotonic()))
             except (NotSent, ReplyLost) as error:
                 yield Pause(pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False))
             else:
@@ -116,12 +122,16 @@ class Turns:
                 return
 
     def _poll(self) -> Steps[bool]:
+        self._call.polls = True
         self._say_whom_we_wait_for(monotonic())
         left = self._waiting.left(monotonic())
         yield Pause(self._waiting.sleep if left is None else max(0.0, min(self._waiting.sleep, left)))
         return self._waiting.is_over(monotonic())
 
-    def _note(self, reply: list[object]) -> None:
+    def _note(self, reply: list[Any]) -> None:
+        if len(reply) > 2 and not self._warned:
+            self._warned = True
+            _log.warning("waiting for %r: without a place in the queue: %s", self._target.resource, reply[2].decode())
         busy = self._call.busy = core.refused(reply)
         seconds = self._waiting.probe_seconds
         if busy.remaining is not None:

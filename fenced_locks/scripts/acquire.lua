@@ -7,7 +7,7 @@
 -- ARGV[1]  owner id; unguessable
 -- ARGV[2]  lease in milliseconds, > 0; 0 for a lease without end
 -- ARGV[3]  argument of the issuer's mint function
--- ARGV[4]  waiter id to take off the queue; '' for none
+-- ARGV[4]  waiter id to take off the queue; '' for none; 'polls' if we are one of those that can only poll
 -- ARGV[5…] the ticket that we received, and owner ids of earlier attempts of this same call whose replies were lost:
 --          a lock under one of them is ours
 -- Replies  'token end' granted: two numbers, the end of the lease in server milliseconds (0 for none)
@@ -16,16 +16,12 @@
 --          {milliseconds, ''} is free, and it is the turn of locks that poll
 --          error FENCE… no token could be issued; nothing was written
 --
--- Needs the preludes read_counter, mint and hand_over. The token comes first: a script that fails half-way does not
--- roll back, and a lock without a token would stay.
+-- Needs the preludes read_counter, mint, owner_of and hand_over. The token comes first: a script that fails half-way
+-- does not roll back, and a lock without a token would stay.
 if ARGV[4] ~= '' then
   redis.pcall('ZREM', KEYS[3], ARGV[4])
 end
-local stored = redis.pcall('GET', KEYS[1])
-if type(stored) == 'table' then
-  -- Not a string, so not a lock; SET NX would refuse it too.
-  return {redis.call('PTTL', KEYS[1]), ''}
-end
+local stored = owner_of(KEYS[1])
 local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if stored then
@@ -43,7 +39,7 @@ if stored then
   end
 elseif redis.pcall('EXISTS', KEYS[3]) == 1 then
   local handed_ms, ticket = hand_over(KEYS[1], KEYS[3], KEYS[4], 'ticket:' .. ARGV[1], math.floor(now_us / 1000))
-  if handed_ms then
+  if handed_ms and not (ticket == '' and ARGV[4] == 'polls') then
     return {handed_ms, ticket}
   end
 end

@@ -5,7 +5,9 @@
 -- ARGV[3]  1 if the reply to an earlier attempt of the same call was lost, so that the id may be stored already
 -- Replies  1 stored
 --          {remaining lease in milliseconds, owner id or ''} not ours
-local stored = redis.pcall('GET', KEYS[1])
+--
+-- Needs the prelude owner_of.
+local stored = owner_of(KEYS[1])
 if stored == ARGV[1] then
   if ARGV[2] ~= ARGV[1] then
     redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
@@ -15,4 +17,4 @@ end
 if stored == ARGV[2] and ARGV[3] == '1' then
   return 1
 end
-return {redis.call('PTTL', KEYS[1]), type(stored) == 'string' and stored or ''}
+return {redis.call('PTTL', KEYS[1]), stored or ''}

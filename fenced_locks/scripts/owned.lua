@@ -2,4 +2,6 @@
 -- KEYS[1]  lock key                     string: owner id
 -- ARGV[1]  owner id
 -- Replies  1 yes | 0 no
-return redis.pcall('GET', KEYS[1]) == ARGV[1] and 1 or 0
+--
+-- Needs the prelude owner_of.
+return owner_of(KEYS[1]) == ARGV[1] and 1 or 0

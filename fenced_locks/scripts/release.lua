@@ -8,11 +8,11 @@
 -- ARGV[3…] owner ids, or a ticket, any of which is ours
 -- Replies  1 released | {remaining lease in milliseconds, owner id or ''} not ours
 --
--- Needs the prelude hand_over.
+-- Needs the preludes owner_of and hand_over.
 if ARGV[2] ~= '' then
   redis.pcall('ZREM', KEYS[2], ARGV[2])
 end
-local stored = redis.pcall('GET', KEYS[1])
+local stored = owner_of(KEYS[1])
 for i = 3, #ARGV do
   if stored == ARGV[i] then
     local members = redis.pcall('ZCARD', KEYS[2])
@@ -20,20 +20,17 @@ for i = 3, #ARGV do
       redis.call('DEL', KEYS[1])
       return 1
     end
-    local handed_ms, ticket
-    if members ~= 1 then
-      local time = redis.call('TIME')
-      local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-      handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
-    end
+    local time = redis.call('TIME')
+    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    local handed_ms, ticket = hand_over(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms)
     if not ticket or ticket == '' then
       redis.call('DEL', KEYS[1])
     end
-    if members == 1 then
+    if not handed_ms and members == 1 and redis.call('ZSCORE', KEYS[2], '') then
       -- Nobody waits: the run is over.
       redis.call('DEL', KEYS[2])
     end
     return 1
   end
 end
-return {redis.call('PTTL', KEYS[1]), type(stored) == 'string' and stored or ''}
+return {redis.call('PTTL', KEYS[1]), stored or ''}

@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
-from .base import REFUSED_FOR_GOOD, UNREACHABLE, Listener, NotSent, ReplyLost, Undo, Wire
+from .aio import async_wire_for
+from .base import (
+    REFUSED_FOR_GOOD,
+    UNREACHABLE,
+    AsyncListener,
+    AsyncWire,
+    Listener,
+    NotSent,
+    ReplyLost,
+    Undo,
+    Wire,
+)
 from .lines import Lines
 
 if TYPE_CHECKING:
@@ -16,7 +27,19 @@ if TYPE_CHECKING:
 
     from ..scripts import Script
 
-__all__ = ["ClientWire", "Lines", "Listener", "NotSent", "ReplyLost", "Undo", "Wire", "wire_for"]
+__all__ = [
+    "AsyncListener",
+    "AsyncWire",
+    "ClientWire",
+    "Lines",
+    "Listener",
+    "NotSent",
+    "ReplyLost",
+    "Undo",
+    "Wire",
+    "async_wire_for",
+    "wire_for",
+]
 
 
 class ClientWire:
@@ -40,6 +63,17 @@ class ClientWire:
             raise
         except UNREACHABLE as error:
             raise ReplyLost from error
+
+    def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        return [self._call_or_error(script, keys, args, timeout) for keys, args in calls]
+
+    def _call_or_error(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float) -> Any:
+        try:
+            return self.call(script, keys, args, timeout)
+        except (ResponseError, *REFUSED_FOR_GOOD) as error:
+            return error
 
     def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

@@ -43,6 +43,19 @@ class Listener(Protocol):
         """Stop waiting; return the ticket if it came in that moment."""
 
 
+class AsyncListener(Protocol):
+    """A task's own connection, on which it blocks until a ticket comes. A cancelled call loses no ticket."""
+
+    async def hear(self, timeout: float) -> bytes | None:
+        """As ``Listener.hear``."""
+
+    async def hang_up(self) -> bytes | None:
+        """As ``Listener.hang_up``; asked again, it says the same."""
+
+    def drop(self) -> None:
+        """Close the connection without waiting; a ticket that is on its way is lost."""
+
+
 class Wire(Protocol):
     """
     How scripts reach the server.
@@ -74,6 +87,16 @@ class Wire(Protocol):
             redis.exceptions.ResponseError: The script failed.
         """
 
+    def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        """
+        Run ``script`` with each pair of keys and arguments, in one go; return the replies, an error in its place.
+
+        Raises:
+            NotSent, ReplyLost: As ``call``, about all of them.
+        """
+
     def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> tuple[Listener, Any] | None:
@@ -95,3 +118,20 @@ class Wire(Protocol):
         Raises:
             NotSent, ReplyLost, redis.exceptions.ResponseError: As ``call``.
         """
+
+
+class AsyncWire(Protocol):
+    """As ``Wire``, for the tasks of any event loop."""
+
+    hides_retries: bool
+    server: tuple[object, ...]
+
+    async def call(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
+    ) -> Any:
+        """As ``Wire.call``. The undo is also sent behind a request whose caller is cancelled."""
+
+    async def listen(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
+    ) -> tuple[AsyncListener, Any] | None:
+        """As ``Wire.listen``."""

@@ -11,6 +11,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redis.backoff import NoBackoff
@@ -29,12 +30,20 @@ _log = logging.getLogger(__name__)
 # How long after a reply a connection is taken to be alive.
 FRESH_SECONDS = 0.5
 # Arguments of a pool's connections that refer to the pool, which would keep it from being collected.
-_REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
+REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
 
 
 def pack(*parts: bytes) -> bytes:
     """Return a command in the form in which Redis reads it (RESP)."""
-    return b"".join([b"*%d\r\n" % len(parts), *[b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]])
+    filling: list[int | bytes] = []
+    for part in parts:
+        filling += (len(part), part)
+    return _form(len(parts)) % tuple(filling)
+
+
+@cache
+def _form(length: int) -> bytes:
+    return b"*%d\r\n" % length + b"$%d\r\n%b\r\n" * length
 
 
 def pack_evalsha(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
@@ -50,7 +59,7 @@ def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> b
 def maker(pool: Any) -> Callable[[], Any]:
     """Return what makes connections like those of ``pool``, without referring to it."""
     make = pool.connection_class
-    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _REFERRING}
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in REFERRING}
 
     def new() -> Any:
         connection = make(**kwargs)
@@ -104,6 +113,21 @@ def _shorter(seconds: float, other: float | None) -> float:
     return max(0.001, seconds if other is None else min(seconds, other))
 
 
+def exchange_all(connection: Any, commands: Sequence[bytes], ends: float) -> list[Any]:
+    """
+    Send the commands in one piece and return their replies; an error of the server is returned, not raised.
+
+    Raises:
+        ReplyLost: They were sent, at least in part, and not all replies came; the connection is closed.
+    """
+    if not commands:
+        return []
+    replies = [exchange(connection, b"".join(commands), ends)]
+    while len(replies) < len(commands):
+        replies.append(exchange(connection, b"", ends))
+    return replies
+
+
 def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = None) -> Any:
     """
     Send ``command`` and return the reply to its first part; an error of the server is returned, not raised.
@@ -115,7 +139,8 @@ def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = N
         # The socket itself: redis-py 5.2 has no time-out per read, and its send closes the socket on every exception,
         # when the undo still has to follow.
         connection._sock.settimeout(max(0.001, ends - time.monotonic()))
-        connection._sock.sendall(command)
+        if command:
+            connection._sock.sendall(command)
         reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
         connection.fenced_locks_used = time.monotonic()
         return reply

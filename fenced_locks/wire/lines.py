@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 
 from .base import NotSent, Undo
-from .connecting import exchange, maker, pack_eval, pack_evalsha, ready
+from .connecting import exchange, exchange_all, maker, pack_eval, pack_evalsha, ready
 from .listening import BlockedListener, listeners_of
 
 if TYPE_CHECKING:
@@ -71,6 +71,24 @@ class Lines:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        ends = time.monotonic() + timeout
+        connection = None
+        try:
+            connection = self._borrow(ends)
+            ready(connection, ends)
+            replies = exchange_all(connection, [pack_evalsha(script, *call) for call in calls], ends)
+            unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            again = exchange_all(connection, [pack_eval(script, *calls[at]) for at in unknown], ends)
+        finally:
+            if connection is not None:
+                self._give_back(connection)
+        for at, reply in zip(unknown, again, strict=True):
+            replies[at] = reply
+        return replies
 
     def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

@@ -7,9 +7,7 @@ waited for here by the socket's own time-out, not by the client's ``socket_timeo
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -21,13 +19,12 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .base import UNREACHABLE, ReplyLost
+from .budget import budget
 from .connecting import exchange, named, pack, pack_evalsha, ready
 
 if TYPE_CHECKING:
     from ..scripts import Script
 
-# Connections for waiting that one process has open, to all servers together.
-LIMIT = 32
 # How long to wait for a server's word that it has closed the connection, in seconds.
 _CLOSING_SECONDS = 0.2
 
@@ -39,18 +36,19 @@ class Listeners:
         self.make = make
         self._idle: deque[Any] = deque()
         finalize(self, _close_all, self._idle).atexit = False
+        budget.share(self)
 
     def borrow(self) -> Any:
         """Return a connection that nobody uses; None if there are too many."""
         with suppress(IndexError):
             return self._idle.pop()
-        if not _budget.take() and not _close_one():
+        if not budget.take():
             return None
         try:
             return self.make()
         except BaseException:
             # From a signal handler, say; making one takes a while.
-            _budget.free()
+            budget.free()
             raise
 
     def give_back(self, connection: Any) -> None:
@@ -62,7 +60,7 @@ class Listeners:
         try:
             connection.disconnect()
         finally:
-            _budget.free()
+            budget.free()
 
     def close_one(self) -> bool:
         """Close the connection that has been idle longest; whether there was one."""
@@ -153,27 +151,6 @@ class BlockedListener:
             self._listeners.discard(self._connection)
 
 
-class _Budget:
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._lock = threading.Lock()
-        self._open = 0
-
-    def take(self) -> bool:
-        with self._lock:
-            if self._open >= LIMIT:
-                return False
-            self._open += 1
-            return True
-
-    def free(self) -> None:
-        with self._lock:
-            self._open -= 1
-
-
-_budget = _Budget()
 _listeners: WeakValueDictionary[Hashable, Listeners] = WeakValueDictionary()
 
 
@@ -183,21 +160,7 @@ def listeners_of(identity: Hashable, make: Callable[[], Any]) -> Listeners:
     return known if known is not None else _listeners.setdefault(identity, Listeners(make))
 
 
-def _close_one() -> bool:
-    return any(listeners.close_one() for listeners in list(_listeners.values()))
-
-
 def _close_all(connections: deque[Any]) -> None:
     while connections:
         connections.pop().disconnect()
-        _budget.free()
-
-
-def _reset_after_fork() -> None:
-    _budget.reset()
-    for listeners in list(_listeners.values()):
-        listeners.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+        budget.free()

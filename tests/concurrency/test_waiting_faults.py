@@ -14,9 +14,10 @@ import pytest
 from redis.lock import Lock
 
 from fenced_locks import FencedLock
-from fenced_locks.locks.waiting import _JOIN
+from fenced_locks.locks.waiting import JOIN
 from fenced_locks.wire import wire_for
-from fenced_locks.wire.listening import LIMIT, BlockedListener
+from fenced_locks.wire.budget import LIMIT
+from fenced_locks.wire.listening import BlockedListener
 from tests.helpers import run_threads, wait_until
 from tests.waiters import (
     GIVE_UP,
@@ -55,7 +56,7 @@ def register_the_dead(r, count=1, sleep=0.1):
     """Leave registrations behind whose waiters do not exist."""
     for number in range(count):
         args = (b"dead:%d" % number, b"ticket:%d" % number, b"%d" % (3000 * sleep + 5000))
-        wire_for(r).call(_JOIN, (LOCK.encode(), QUEUE.encode(), WAKE.encode()), args, 5)
+        wire_for(r).call(JOIN, (LOCK.encode(), QUEUE.encode(), WAKE.encode()), args, 5)
 
 
 def delete(lock):
@@ -174,7 +175,7 @@ class TestWhoGivesUp:
             return hang_up(listener)
 
         monkeypatch.setattr(BlockedListener, "hang_up", too_late)
-        assert newcomer.acquire(blocking_timeout=0.2)
+        assert newcomer.acquire(blocking_timeout=1)
         newcomer.release()
 
     def test_costs_the_others_one_claim_window_if_its_ticket_is_lost(
@@ -322,10 +323,14 @@ class TestWhoIsInterrupted:
         assert in_order([first.result(GIVE_UP), last.result(GIVE_UP)])
         assert not r.exists(LOCK, QUEUE, WAKE)
 
-    def test_while_its_connection_is_made_takes_no_place_from_others(self, r, holder, newcomer, aside, monkeypatch):
+    def test_while_its_connection_is_made_takes_no_place_from_others(
+        self, r, holder, client_factory, aside, monkeypatch
+    ):
         def interrupted():
             raise Interruption
 
+        # Of a name of its own, so that it shares no connection that is there already.
+        newcomer = FencedLock(client_factory(client_name="interrupted"), LOCK, timeout=30)
         monkeypatch.setattr(newcomer._wire._listeners, "make", interrupted)
         for _ in range(2 * LIMIT):
             with pytest.raises(Interruption):

@@ -8,7 +8,7 @@ import redis
 
 from fenced_locks import FencedLock, IssuerError, LockNotAcquired, fenced_lock
 from fenced_locks.issuers import ExternalIssuer, get_issuer
-from fenced_locks.scripts import load, source
+from fenced_locks.locks.steps import RELEASE
 from tests.helpers import run_threads
 
 KEY = "order:1"
@@ -104,7 +104,7 @@ def test_a_release_that_comes_late_does_not_meet_the_next_try(r, proxy, client_f
     go, late = threading.Event(), []
 
     def oversleep():
-        late.append(proxy.delay_request(go, lambda command: load("release", source("hand_over")).sha in command))
+        late.append(proxy.delay_request(go, lambda command: RELEASE.sha in command))
         r.persist(KEY)
         threading.Event().wait(0.06)
 

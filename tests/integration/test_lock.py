@@ -314,8 +314,8 @@ def test_a_full_server_refuses_leases_and_still_takes_releases(own_server, clien
     assert client.keys("order:*") == []
 
 
-def test_a_thousand_cycles_leave_only_the_counter(r):
-    for _ in range(1_000):
+def test_ten_thousand_cycles_leave_only_the_counter(r):
+    for _ in range(10_000):
         with FencedLock(r, "order:1", timeout=10):
             pass
     assert r.keys("*") == [b"fence:{order:1}"]

@@ -17,6 +17,7 @@ class Place:
 
     def call(self):
         self.calls += 1
+        return True
 
 
 @pytest.fixture

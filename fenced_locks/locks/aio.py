@@ -1,0 +1,373 @@
+"""``AsyncFencedLock``: redis-py's asyncio lock, with a fence token issued in the call that takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from weakref import ref
+
+from redis.asyncio.lock import Lock
+from redis.exceptions import LockError, LockNotOwnedError
+
+from ..durations import Duration, to_seconds, to_seconds_or_none
+from ..exceptions import IssuerError, LeaseLost
+from ..wire import async_wire_for
+from . import core, steps
+from .actions import Call
+from .async_renewal import renewer_of_loop
+from .awaiting import arun
+from .core import Lease
+from .gate import TaskPlace, gate
+from .holding import Holding, IssuerArgument
+from .loss import AsyncLoss
+from .waiting import Turns
+
+if TYPE_CHECKING:
+    from django.dispatch import Signal
+    from redis.asyncio import Redis
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncFencedLock(Holding, Lock):
+    """
+    A distributed lock with a fence token, for asyncio. A drop-in for ``redis.asyncio.lock.Lock``.
+
+    What ``FencedLock`` promises holds here too. The object holds one lease, which belongs to the task that acquired
+    it: it alone may use and release it until it is done, and then anybody may. Cancelled, ``acquire`` leaves neither a
+    lease nor a waiter behind, and ``release`` still releases.
+
+    Args:
+        redis: A client of ``redis.asyncio``; the lock may be used in any event loop that the client may be used in.
+        name: Name of the lock, and its key; a string, or bytes.
+        timeout: Length of a lease in seconds (or a ``timedelta``), at least a millisecond; None for without end.
+        sleep: Seconds between two looks while the lock is busy; a release wakes the next waiter at once.
+        blocking: Whether ``acquire`` waits.
+        blocking_timeout: How long it waits, in seconds; None for without end. The last try is at the deadline.
+        thread_local: Whether the lease belongs to the task; if False, any task may use it.
+        raise_on_release_error: Whether leaving the context manager raises where the lease was lost.
+        issuer: As for ``FencedLock``; one outside Redis is asked in a worker thread.
+        renew: As for ``FencedLock``; by a task of the event loop.
+        max_hold: As for ``FencedLock``.
+
+    Raises:
+        TypeError, ValueError: A bad argument; the message names it. Nothing was sent.
+    """
+
+    # redis-py types the local as a thread's.
+    local: Any
+    _owner_kind = "task"
+    name: str
+    timeout: float | None
+    sleep: float
+    blocking_timeout: float | None
+
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        timeout: Duration | None = None,
+        sleep: Duration = 0.1,
+        blocking: bool = True,
+        blocking_timeout: Duration | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+        *,
+        issuer: IssuerArgument = "clock",
+        renew: bool = False,
+        max_hold: Duration | None = None,
+    ) -> None:
+        self._wire = async_wire_for(redis)
+        self._aim(name, issuer, redis, hides_retries=self._wire.hides_retries)
+        seconds = to_seconds_or_none("timeout", timeout)
+        self._keep_alive(renew, max_hold, seconds)
+        super().__init__(
+            redis,
+            name,
+            timeout=seconds,
+            sleep=to_seconds("sleep", sleep, zero=True),
+            blocking=blocking,
+            blocking_timeout=to_seconds_or_none("blocking_timeout", blocking_timeout, zero=True),
+            thread_local=thread_local,
+        )
+        # Not an argument of redis-py 5.2.
+        self.raise_on_release_error = raise_on_release_error
+        # All tasks of a loop share a thread, so what is local to it would be everybody's.
+        self.local = SimpleNamespace(token=None)
+        self._calls: dict[Any, Call] = {}
+        self._busy = core.Busy()
+        self._unsaid: list[Any] = []
+
+    def register_scripts(self) -> None:
+        """Keep redis-py from caching its scripts on the class: they hold the first client, and serve subclasses."""
+
+    @property
+    def lua_release(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_release`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_RELEASE_SCRIPT)
+
+    @property
+    def lua_extend(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_extend`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_EXTEND_SCRIPT)
+
+    @property
+    def lua_reacquire(self) -> Any:  # type: ignore[override]
+        """redis-py's script, for overrides of ``do_reacquire`` that were written for its lock."""
+        return self.redis.register_script(self.LUA_REACQUIRE_SCRIPT)
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """
+        Take the lock; return True, or False if it stayed busy until the wait was over.
+
+        Args:
+            blocking: Whether to wait; by default the lock's own.
+            blocking_timeout: How long to wait, in seconds; by default the lock's own.
+            token: redis-py's name for the owner id; random by default.
+
+        Raises:
+            As ``FencedLock.acquire``; and ``asyncio.CancelledError``, with no lease left behind.
+        """
+        waiting = self._waiting(None, blocking, blocking_timeout, time.monotonic())
+        minted = core.new_owner_id() if token is None else None
+        owner = minted or self._encoded(token)
+        task = asyncio.current_task()
+        call = self._calls[task] = Call(waiting.deadline, minted)
+        try:
+            if not await self._acquire_in_turn(owner, call, waiting):
+                self._busy = call.busy
+                return False
+        finally:
+            del self._calls[task]
+        if call.lease is None:
+            await self._refuse_lease_without_token(owner)
+        call.lease.asked_at = waiting.started
+        try:
+            self._begin(call.lease)
+            await self._say()
+        except BaseException:
+            await self._give_back(call.lease)
+            raise
+        return True
+
+    async def _acquire_in_turn(self, owner: bytes, call: Call, waiting: core.Waiting) -> bool:
+        key = (self._wire.server, self._target.lock)
+        if not (waiting.blocking and gate.is_crowded(key)):
+            if await self.do_acquire(owner):
+                return True
+            if waiting.is_over(time.monotonic()):
+                return False
+        place = TaskPlace()
+        try:
+            gate.join(key, place)
+            turns = Turns(self._target, call, waiting)
+            is_last = False
+            while not is_last:
+                in_front = await place.wait(waiting.left(time.monotonic()))
+                is_last = await arun(self._wire, turns.next()) if in_front else True
+                if await self.do_acquire(owner):
+                    return True
+            return False
+        finally:
+            gate.leave(key, place)
+
+    async def _refuse_lease_without_token(self, owner: bytes) -> NoReturn:
+        await self._give_back(Lease(owner))
+        raise IssuerError(
+            f"{type(self).__qualname__}.do_acquire took {self._target.resource!r} without a fence token, so it was "
+            "released; an override must call super().do_acquire(token)"
+        )
+
+    async def _give_back(self, lease: Lease) -> None:
+        """Release a lease that nobody is to have."""
+        self._stop_renewal(lease)
+        self._keep(None)
+        await arun(self._wire, steps.release(self._target, lease), to_the_end=True)
+
+    async def do_acquire(self, token: bytes) -> bool:  # type: ignore[override]
+        """Try once to take the lock under the owner id ``token``; redis-py's extension point."""
+        call = self._calls.get(asyncio.current_task()) or Call()
+        taken = await arun(self._wire, steps.acquire(self._target, call, token, self.timeout))
+        if taken:
+            self._keep(call.lease)
+        return taken
+
+    async def release(self) -> None:
+        """
+        Give the lease back; cancelled, it does so all the same before it raises.
+
+        Raises:
+            As ``FencedLock.release``; ``NotHeld`` also for another task than the one that acquired it.
+        """
+        lease = self._held("release")
+        self._stop_renewal(lease)
+        try:
+            await self.do_release(lease.owner)
+        except LockNotOwnedError as error:
+            self._forget(lease)
+            self._lose(lease, str(error), raised=True)
+            await self._say()
+            raise
+        except asyncio.CancelledError:
+            self._forget(lease)
+            self._end(lease)
+            await self._say()
+            raise
+        self._forget(lease)
+        self._end(lease)
+        await self._say()
+
+    async def do_release(self, expected_token: bytes) -> None:
+        """Delete the lock key if its owner is ``expected_token``; redis-py's extension point."""
+        lease = self._lease
+        if lease is None or lease.owner != expected_token:
+            lease = Lease(expected_token)
+        await arun(self._wire, steps.release(self._target, lease), to_the_end=True)
+
+    async def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Literal[True]:
+        """
+        Move the end of the lease.
+
+        Args:
+            additional_time: Seconds to add to the end as this lock knows it.
+            replace_ttl: Make it that many seconds from now instead.
+
+        Raises:
+            As ``FencedLock.extend``.
+        """
+        self._with_end("extend")
+        return await self.do_extend(additional_time, replace_ttl)
+
+    async def do_extend(self, additional_time: Duration, replace_ttl: bool) -> Literal[True]:
+        """Move the end of the lease that is held; redis-py's extension point."""
+        seconds = to_seconds("additional_time", additional_time)
+        return await self._extend(self._held("extend"), seconds, from_now=replace_ttl)
+
+    async def reacquire(self) -> Literal[True]:
+        """
+        Make the lease as long from now as it was when it was acquired.
+
+        Raises:
+            As ``FencedLock.reacquire``.
+        """
+        self._with_end("reacquire")
+        return await self.do_reacquire()
+
+    async def do_reacquire(self) -> Literal[True]:
+        """Move the end of the lease to ``timeout`` from now; redis-py's extension point."""
+        lease = self._held("reacquire")
+        return await self._extend(lease, to_seconds("timeout", self._length(lease)), from_now=True)
+
+    async def _extend(self, lease: Lease, seconds: float, *, from_now: bool) -> Literal[True]:
+        try:
+            await arun(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
+        except LeaseLost as error:
+            self._lose(lease, str(error), raised=True)
+            await self._say()
+            raise
+        return True
+
+    async def ensure_held(self) -> int:
+        """
+        Return the token if the lease is still ours; one round trip.
+
+        Raises:
+            As ``FencedLock.ensure_held``.
+        """
+        lease = self._held("rely on")
+        try:
+            return await arun(self._wire, steps.ensure(self._target, lease))
+        except LeaseLost as error:
+            self._lose(lease, str(error), raised=True)
+            await self._say()
+            raise
+
+    async def locked(self) -> bool:
+        """Return whether anybody holds the lock."""
+        return await arun(self._wire, steps.locked(self._target))
+
+    async def owned(self) -> bool:
+        """Return whether the lock is held by the lease that this task acquired."""
+        lease = self._lease
+        return lease is not None and await arun(self._wire, steps.owned(self._target, lease))
+
+    async def __aenter__(self) -> Self:
+        if await self.acquire():
+            return self
+        raise core.not_acquired(self._target.resource, self._busy, "the wait is over")
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.release()
+        except Exception as error:
+            lost = isinstance(error, LockError) and not self.raise_on_release_error
+            if exc_value is None and not lost:
+                raise
+            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+
+    @property
+    def lost(self) -> AsyncLoss:  # type: ignore[override]
+        """
+        What is set, like an ``asyncio.Event``, once the lease that is held here is lost.
+
+        Raises:
+            NotHeld: None is held.
+        """
+        return AsyncLoss(self._held("watch"))
+
+    @property
+    def _lease(self) -> Lease | None:
+        lease = super()._lease
+        if lease is None or not self.thread_local:
+            return lease
+        task = self.local.task()
+        mine = task is None or task.done() or task is _current_task()
+        return lease if mine else None
+
+    def _keep(self, lease: Lease | None) -> None:
+        super()._keep(lease)
+        task = None if lease is None else _current_task()
+        self.local.task = (lambda: None) if task is None else ref(task)
+
+    def _forget(self, lease: Lease) -> None:
+        # Another task may have acquired through this object meanwhile.
+        if self.local.lease is lease:
+            self._keep(None)
+
+    def _add_renewal(self, renewal: Any) -> None:
+        renewer_of_loop().add(renewal)
+
+    def _stop_renewal(self, lease: Lease) -> None:
+        super()._stop_renewal(lease)
+        if lease.renewal is not None:
+            renewer_of_loop().look()
+
+    def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
+        # Receivers may be coroutines, which have to be awaited.
+        self._unsaid.append(partial(signal.asend_robust, type(self), **self._message(lease), **details))
+
+    async def _say(self) -> None:
+        while self._unsaid:
+            await self._unsaid.pop(0)()
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

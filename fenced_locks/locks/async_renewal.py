@@ -1,0 +1,84 @@
+"""The task that renews leases in an event loop; the decisions are those of ``renewal``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from .renewal import RENEW, Agenda, Renewal, batches, calls_of
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncRenewer:
+    """One task for all leases of an event loop; it starts with the first and ends when there are none."""
+
+    def __init__(self) -> None:
+        self._agenda = Agenda()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, renewal: Renewal) -> None:
+        """Renew this lease from now on."""
+        self._agenda.add(renewal)
+        self.look()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="fenced-locks-renewal")
+
+    def look(self) -> None:
+        """See whether anything has changed: the task ends with the last lease."""
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while (seconds := self._agenda.seconds(time.monotonic())) is not None:
+            self._changed.clear()
+            if seconds:
+                await _wait(self._changed, seconds)
+            due = self._agenda.take(time.monotonic())
+            for batch in batches(due):
+                await self._renew(batch)
+            for renewal in due:
+                if renewal.living() is not None:
+                    self._agenda.add(renewal)
+
+    async def _renew(self, batch: Sequence[Renewal]) -> None:
+        asked_at = time.monotonic()
+        calls = calls_of(batch, asked_at)
+        replies: dict[Renewal, Any] = {}
+        if calls:
+            timeout = self._agenda.patience(batch, asked_at)
+            wire = batch[0].wire
+            # In one turn of the loop, so they travel as one pipeline.
+            sent = [wire.call(RENEW, keys, args, timeout) for keys, args in calls.values()]
+            replies = dict(zip(calls, await asyncio.gather(*sent, return_exceptions=True), strict=True))
+        for renewal in batch:
+            reply = replies.get(renewal)
+            living = renewal.living()
+            try:
+                renewal.settle(getattr(reply, "__cause__", None) or reply, asked_at, time.monotonic())
+                if living is not None:
+                    # Such a lock has the signals sent by whoever awaits.
+                    await cast("Any", living[0])._say()
+            except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
+                _log.exception("renewal of %r", renewal.target.resource)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+_renewers: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRenewer] = WeakKeyDictionary()
+
+
+def renewer_of_loop() -> AsyncRenewer:
+    """Return what renews the leases of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _renewers:
+        _renewers[loop] = AsyncRenewer()
+    return _renewers[loop]

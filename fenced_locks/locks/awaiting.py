@@ -1,0 +1,187 @@
+"""
+The driver of the steps for code that awaits.
+
+Whatever is cancelled is undone first: what the steps still have to do then is done in a task of its own, to its end,
+and only then is the cancellation raised. Their time-outs bound how long that takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, cast
+
+from asgiref.sync import sync_to_async
+
+from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
+from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .core import GRACE_SECONDS
+
+_log = logging.getLogger(__name__)
+
+# How many cancellations are withstood by what must not be left out.
+_MOST_RESTARTS = 3
+
+
+class _JoinedAndCancelledError(Exception):
+    """A cancellation came while a listener was being made; there is one now, to be hung up."""
+
+    def __init__(self, cancelled: asyncio.CancelledError, found: Any) -> None:
+        self.cancelled, self.found = cancelled, found
+
+
+async def arun(wire: AsyncWire, plan: Steps[T], *, to_the_end: bool = False) -> T:
+    """
+    Drive the steps of one operation and return their result; every exception reaches them first.
+
+    With ``to_the_end`` a cancellation does not, but is raised when they are through: for what must not be left half
+    done, such as a release.
+    """
+    try:
+        action = next(plan)
+        while True:
+            try:
+                reply = await (wire.call(*action) if isinstance(action, Request) else _do(wire, action))
+            except _JoinedAndCancelledError as late:
+                await _undo(wire, plan, late.cancelled, late.found)
+                raise late.cancelled from None
+            except asyncio.CancelledError as cancelled:
+                await (_complete(wire, plan, action, cancelled) if to_the_end else _undo(wire, plan, cancelled))
+                raise
+            except GeneratorExit as thrown_away:
+                _drop(plan, thrown_away)
+                raise
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again, after undoing what they began
+                action = plan.throw(error)
+            else:
+                action = plan.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def _undo(wire: AsyncWire, plan: Steps[Any], cancelled: asyncio.CancelledError, *found: Any) -> None:
+    """Have the steps undo what they began; ``found`` is what the action that they wait for has come to all the same."""
+    with suppress(StopIteration, asyncio.CancelledError):
+        if found:
+            plan.send(*found)
+        await _outlast_others(_persist(wire, plan, plan.throw(cancelled), may_repeat=True))
+
+
+async def _complete(wire: AsyncWire, plan: Steps[Any], action: Action, cancelled: asyncio.CancelledError) -> None:
+    with suppress(StopIteration, asyncio.CancelledError):
+        await _outlast_others(_persist(wire, plan, _after(plan, action, cancelled), may_repeat=False))
+
+
+async def _persist(wire: AsyncWire, plan: Steps[Any], action: Action, *, may_repeat: bool) -> None:
+    """Drive the steps, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""
+    restarts = 0
+    try:
+        while True:
+            try:
+                reply = await _do(wire, action)
+            except asyncio.CancelledError as cancelled:
+                restarts += 1
+                if restarts > _MOST_RESTARTS:
+                    raise
+                if not may_repeat:
+                    action = _after(plan, action, cancelled)
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again
+                action = plan.throw(error)
+            else:
+                action = plan.send(reply)
+    except StopIteration:
+        pass
+    except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
+        _log.warning("what a cancellation had interrupted ended with %r", error)
+
+
+def _after(plan: Steps[Any], action: Action, cancelled: asyncio.CancelledError) -> Action:
+    """Return what comes after an action that was cancelled; a request may have been carried out."""
+    return plan.throw(_lost(cancelled)) if isinstance(action, Request) else plan.send(None)
+
+
+def _lost(cancelled: asyncio.CancelledError) -> ReplyLost:
+    lost = ReplyLost("cancelled")
+    lost.__cause__ = cancelled
+    return lost
+
+
+async def _outlast_others(persisting: Coroutine[Any, Any, None]) -> None:
+    await _outlast(asyncio.ensure_future(persisting))
+
+
+async def _outlast(task: asyncio.Task[Any], seconds: float | None = None) -> asyncio.CancelledError | None:
+    """Wait until the task is done, or for so long, also when cancelled; return the first cancellation, if any."""
+    first = None
+    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    while not task.done():
+        left = None if ends is None else ends - asyncio.get_running_loop().time()
+        if left is not None and left <= 0:
+            break
+        try:
+            await asyncio.wait({task}, timeout=left)
+        except asyncio.CancelledError as cancelled:
+            first = first or cancelled
+    return first
+
+
+def _drop(plan: Steps[Any], thrown_away: GeneratorExit) -> None:
+    """End the steps when nothing can be awaited any more."""
+    with suppress(BaseException):
+        action = plan.throw(thrown_away)
+        for _ in range(_MOST_RESTARTS):
+            if isinstance(action, HangUp):
+                cast("AsyncListener", action.listener).drop()
+            action = plan.throw(NotSent())
+
+
+async def _do(wire: AsyncWire, action: Action) -> Any:
+    if isinstance(action, Request):
+        return await wire.call(*action)
+    if isinstance(action, Hear):
+        return await cast("AsyncListener", action.listener).hear(action.timeout)
+    if isinstance(action, Listen):
+        return await _listen(wire, action)
+    return await _do_rarely(action)
+
+
+async def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+    if isinstance(action, HangUp):
+        return await cast("AsyncListener", action.listener).hang_up()
+    if isinstance(action, Issue):
+        # In the thread where the caller's database connections are, so that it knows of their transactions.
+        return await sync_to_async(action.issuer.issue, thread_sensitive=True)(action.resource)
+    await asyncio.sleep(action.seconds)
+    return None
+
+
+async def _listen(wire: AsyncWire, action: Listen) -> Any:
+    """
+    Register and block; a cancellation has to wait a moment until that is done, so that it can be undone.
+
+    Otherwise the registration might reach the server after what takes it back, or a ticket be lost.
+    """
+    task = asyncio.ensure_future(wire.listen(*action))
+    try:
+        await asyncio.wait({task})
+        return task.result()
+    except asyncio.CancelledError as cancelled:
+        await _outlast(task, GRACE_SECONDS)
+        if task.done() and not task.cancelled() and task.exception() is None and task.result() is not None:
+            raise _JoinedAndCancelledError(cancelled, task.result()) from None
+        task.cancel()
+        raise
+    except GeneratorExit:
+        # A loop that is closed has closed the connections.
+        with suppress(RuntimeError):
+            task.add_done_callback(_drop_found)
+            task.cancel()
+        raise
+
+
+def _drop_found(task: asyncio.Task[tuple[AsyncListener, Any] | None]) -> None:
+    if not task.cancelled() and task.exception() is None and (found := task.result()) is not None:
+        found[0].drop()

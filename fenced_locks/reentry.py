@@ -1,0 +1,162 @@
+"""
+Re-entry: what a context (a thread or a task) holds already, it may enter again.
+
+A context variable remembers it, and since context variables outlive processes, threads and tasks, the hold remembers
+whose it is. Work that ``sync_to_async`` runs is told apart by the call: nothing else in a worker thread tells the
+caller's own chain from that of a child task with a copy of its context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+from weakref import ReferenceType, ref
+
+from asgiref.sync import SyncToAsync
+
+from .locks import core
+from .locks.core import Lease
+from .locks.holding import Holding
+
+_SYNC_TO_ASYNC = SyncToAsync.thread_handler.__code__
+
+
+@dataclass(slots=True)
+class Hold:
+    """
+    A lease of this context, how often it was entered, and by whom it may be re-entered.
+
+    Attributes:
+        call: The frame of the ``sync_to_async`` call in which it was taken; None outside.
+    """
+
+    lease: Lease
+    lock: ReferenceType[Reentry]
+    entries: int
+    pid: int
+    thread: ReferenceType[threading.Thread]
+    task: ReferenceType[asyncio.Task[Any]] | None
+    call: FrameType | None
+
+    def is_ours(self) -> bool:
+        """
+        Return whether this very process, thread, task and call entered; context variables outlive all of them.
+
+        They outlive the lock too, where somebody forgot to release it.
+        """
+        return (
+            self.lock() is not None
+            and self.pid == os.getpid()
+            and self.thread() is threading.current_thread()
+            and (self.task() if self.task else None) is _current_task()
+            and self.call is _current_call()
+        )
+
+
+_holds: ContextVar[dict[tuple[object, ...], Hold] | None] = ContextVar("fenced_locks_holds", default=None)
+
+
+class Reentry(Holding):
+    """The part of a lock that re-enters which does not wait."""
+
+    def _enter_again(self) -> bool:
+        """
+        Enter the lease that this context holds; return whether there is one.
+
+        Raises:
+            LeaseLost: It has ended.
+        """
+        hold = self._hold_of_context()
+        if hold is None:
+            return False
+        if core.is_over(hold.lease, time.monotonic()):
+            raise core.lost(self._target.resource, hold.lease, "re-enter", "it has ended")
+        self._count(hold)
+        return True
+
+    def _enter_first(self) -> None:
+        """Remember the lease that was just taken."""
+        self._count(self._remember(self._held("acquire")))
+
+    def _count(self, hold: Hold) -> None:
+        if self._hold is not hold:
+            self._enter(hold)
+        hold.entries += 1
+        self.local.entries += 1
+
+    def _leave_one(self) -> None:
+        """Count one exit of this object."""
+        self.local.entries -= 1
+        if not self.local.entries:
+            self._keep(None)
+
+    def _is_outermost(self, hold: Hold) -> bool:
+        """Count one exit from the lease; return whether it is to be given back now."""
+        if hold.entries > 1:
+            hold.entries -= 1
+            return False
+        # Not to be re-entered any more even if the release fails; it can be repeated on this object.
+        hold.entries, hold.call = 0, None
+        if self._hold is not hold:
+            self._enter(hold)
+        return True
+
+    def _enter(self, hold: Hold) -> None:
+        self._keep(hold.lease)
+        self.local.hold = hold
+
+    def _keep(self, lease: Lease | None) -> None:
+        super()._keep(lease)
+        self.local.hold, self.local.entries = None, 0
+
+    @property
+    def _hold(self) -> Hold | None:
+        hold: Hold | None = getattr(self.local, "hold", None)
+        return hold
+
+    def _length(self, lease: Lease) -> float | None:
+        # The lease may come from another object, with another timeout.
+        return lease.timeout
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return (type(self), *self._wire.server, self._target.lock)
+
+    def _hold_of_context(self) -> Hold | None:
+        hold = (_holds.get() or {}).get(self._key)
+        if hold is not None and hold.entries and core.is_over(hold.lease, time.monotonic()):
+            # Whether somebody still has its lock is what decides now; a cycle may keep one that was forgotten.
+            gc.collect()
+        return hold if hold is not None and hold.entries and hold.is_ours() else None
+
+    def _remember(self, lease: Lease) -> Hold:
+        task = _current_task()
+        thread = ref(threading.current_thread())
+        task_ref = None if task is None else ref(task)
+        hold = Hold(lease, ref(self), 0, os.getpid(), thread, task_ref, _current_call())
+        # A copy, since a context that was copied from this one must not see what happens here.
+        _holds.set({**{k: h for k, h in (_holds.get() or {}).items() if h.entries}, self._key: hold})
+        return hold
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
+
+
+def _current_call() -> FrameType | None:
+    """Return the frame in which ``sync_to_async`` runs the present work; None if it does not."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _SYNC_TO_ASYNC:
+        frame = frame.f_back
+    return frame
