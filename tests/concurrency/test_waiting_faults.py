@@ -49,7 +49,7 @@ def holder(r):
 
 @pytest.fixture
 def newcomer(client_factory):
-    return FencedLock(client_factory(), LOCK, timeout=30)
+    return FencedLock(client_factory(), LOCK, timeout=30, blocking_timeout=GIVE_UP)
 
 
 def register_the_dead(r, count=1, sleep=0.1):
@@ -296,7 +296,7 @@ class TestWhoIsInterrupted:
 
         grant = aside.submit(meanwhile)
         with pytest.raises(Interruption):
-            newcomer.acquire(blocking_timeout=GIVE_UP)
+            newcomer.acquire()
         assert grant.result(GIVE_UP).at - released[0] < CLAIM_WINDOW
         assert not r.exists(LOCK, QUEUE, WAKE)
 
@@ -316,7 +316,7 @@ class TestWhoIsInterrupted:
         first = queue_up_thread()
         last = aside.submit(meanwhile)
         with pytest.raises(Interruption):
-            newcomer.acquire(blocking_timeout=GIVE_UP)
+            newcomer.acquire()
         last = last.result(GIVE_UP)
         assert at_the_gate() == 2
         holder.release()

@@ -46,7 +46,7 @@ def queue_up_threads(client_factory, pool):
         grants = []
         for _ in range(count):
             before = at_the_gate()
-            lock = FencedLock(client, LOCK, timeout=30, **options)
+            lock = FencedLock(client, LOCK, timeout=30, **{"blocking_timeout": GIVE_UP, **options})
             grants.append(pool.submit(cycle, lock))
             wait_until(lambda before=before: at_the_gate() > before)
         return grants
