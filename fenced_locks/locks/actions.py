@@ -108,7 +108,7 @@ class Call:
         lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
         ticket: What says that the lock was handed to us; None if it was not.
         waiter: The id under which we may be registered as a waiter; empty if we are not.
-        polls: Whether we wait without being registered, for want of a connection.
+        polls: Whether we can only try, without being registered: for want of a connection, or since we do not wait.
         busy: What the last refusal said.
         lease: What was granted.
     """

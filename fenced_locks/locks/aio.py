@@ -146,7 +146,7 @@ class AsyncFencedLock(Holding, Lock):
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
         task = asyncio.current_task()
-        call = self._calls[task] = Call(waiting.deadline, minted)
+        call = self._calls[task] = Call(waiting.deadline, minted, polls=not waiting.blocking)
         try:
             if not await self._acquire_in_turn(owner, call, waiting):
                 self._busy = call.busy

@@ -144,7 +144,7 @@ class FencedLock(Holding, Lock):
         waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
-        call = self._calls.current = Call(waiting.deadline, minted)
+        call = self._calls.current = Call(waiting.deadline, minted, polls=not waiting.blocking)
         try:
             if not self._acquire_in_turn(owner, call, waiting):
                 self._calls.busy = call.busy

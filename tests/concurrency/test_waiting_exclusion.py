@@ -68,16 +68,25 @@ def test_a_lock_that_goes_from_waiter_to_waiter_is_never_free(r, relay):
     assert tries > 50
 
 
-def test_a_plain_lock_gets_its_turn_and_then_the_queue_goes_on(r, relay):
-    plain = Lock(r, LOCK, timeout=30, sleep=0.01)
+def try_plainly(client):
+    lock = Lock(client, LOCK, timeout=30, sleep=0.01)
+    return lock if lock.acquire(blocking_timeout=0.5) else None
 
-    def try_after_a_long_run():
+
+def try_without_waiting(client):
+    lock = FencedLock(client, LOCK, timeout=30)
+    return lock if any(lock.acquire(blocking=False) or time.sleep(0.01) for _ in range(50)) else None
+
+
+@pytest.mark.parametrize("take", [try_plainly, try_without_waiting])
+def test_a_lock_that_polls_gets_its_turn_and_then_the_queue_goes_on(r, relay, take):
+    def take_after_a_long_run():
         age_the_run(r)
-        return plain.acquire(blocking_timeout=0.5)
+        return take(r)
 
-    wait_until(try_after_a_long_run)
+    lock = wait_until(take_after_a_long_run)
     before = len(relay)
-    plain.release()
+    lock.release()
     wait_until(lambda: len(relay) > before + 10, 2)
     assert r.zscore(QUEUE, "") > 1
 

@@ -370,8 +370,12 @@ def test_a_waiter_is_woken_at_once_however_long_the_lease_was(r, holder, queue_u
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_the_dead_do_not_keep_a_lock_for_those_that_poll(r, holder, newcomer, blocking):
+def test_the_dead_of_a_long_run_do_not_have_a_newcomer_refused(r, holder, newcomer, blocking):
+    """It begins a turn of the locks that poll, and is one of them if it does not wait."""
     register_the_dead(r, 10)
-    age_the_run(r)
     holder.release()
+    newcomer.acquire()
+    assert r.zscore(QUEUE, "") > 1
+    age_the_run(r)
+    newcomer.release()
     assert cycle(newcomer, blocking=blocking)
