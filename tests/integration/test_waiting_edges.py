@@ -201,4 +201,4 @@ def test_the_turn_of_those_that_poll_is_named_in_the_error(r):
     now_ms = seconds * 1000 + microseconds // 1000
     r.zadd(QUEUE, {"": now_ms - 20_000, "somebody": now_ms * 1000})
     with pytest.raises(LockNotAcquired, match="is kept free for a moment, for locks that poll"):
-        FencedLock(r, KEY, timeout=60, blocking=False).__enter__()
+        FencedLock(r, KEY, timeout=60, blocking_timeout=0).__enter__()
