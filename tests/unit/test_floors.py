@@ -22,7 +22,7 @@ FLOORS = {
     "refusals": 1.3, "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.steps": 4.2, "locks.waiting": 4.3,
-    "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
+    "locks.advancing": 4.3, "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
     "locks.holding": 4.4, "locks.sync": 4.5,
     "locks.async_renewal": 4.4, "locks.aio": 4.5, "locks": 4,
     "reentry": 4.9, "shortcuts": 5, "templates": 5, "responses": 5,
