@@ -159,7 +159,6 @@ class BlockedListener:
         if self._over:
             return None
         if self._claim is not None:
-            abandon(self._connection, self._claim.undo)
             self._discard()
             return None
         try:
@@ -193,6 +192,8 @@ class BlockedListener:
     def _discard(self) -> None:
         if not self._over:
             self._over = True
+            if self._claim is not None:
+                abandon(self._connection, self._claim.undo)
             self._listeners.discard(self._connection)
 
 

@@ -1,13 +1,16 @@
 """The claim that a waiter sends the moment that it hears its ticket: what becomes of it when things go another way."""
 
+import threading
+
 import pytest
 
 from fenced_locks import FencedLock
+from fenced_locks.issuers import ClockIssuer
 from fenced_locks.locks.steps import RELEASE
 from fenced_locks.wire.listening import BlockedListener
 from tests.helpers import run_threads, wait_until
 
-KEY, QUEUE, WAKE = "order:1", "queue:{order:1}", "wake:{order:1}"
+KEY, COUNTER, QUEUE, WAKE = "order:1", "fence:{order:1}", "queue:{order:1}", "wake:{order:1}"
 
 
 @pytest.fixture
@@ -80,10 +83,9 @@ def test_it_is_lost_on_its_way_and_nothing_stays_behind(proxy, client_factory, r
 
 
 def test_what_an_override_asks_for_instead_is_what_it_gets(r, holder):
-    class Hasty(FencedLock):
-        def do_acquire(self, token):
+    class Hasty(Patient):
+        def then(self):
             self.timeout = 5
-            return super().do_acquire(token)
 
     class Named(FencedLock):
         def do_acquire(self, token):
@@ -99,19 +101,30 @@ def test_what_an_override_asks_for_instead_is_what_it_gets(r, holder):
     assert holder.owner_id.startswith("another:")
 
 
-def test_an_interruption_before_the_answer_undoes_it(r, holder, monkeypatch):
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interruption_before_the_answer_undoes_it(proxy, client_factory, r, holder, monkeypatch, late):
+    """Also when the claim comes to the server after everything else that is sent then."""
+
     def interrupted(self, timeout):
         raise KeyboardInterrupt
 
+    r.script_load(RELEASE.text)
+    r.script_load(ClockIssuer().acquire_script.text)
     monkeypatch.setattr(BlockedListener, "answer", interrupted)
-    waiter = FencedLock(r, KEY, timeout=60, blocking_timeout=5, thread_local=False)
+    waiter = FencedLock(client_factory(proxy.url), KEY, timeout=60, blocking_timeout=5, thread_local=False)
+    go_on = threading.Event()
+    if late:
+        proxy.delay_request(go_on, is_claim)
 
     def acquire():
         with pytest.raises(KeyboardInterrupt):
             waiter.acquire()
 
     run_threads(acquire, hand_over(holder, r))
-    # The claim may still be on its way to the server; its undo is right behind it.
+    granted = int(r.get(COUNTER))
+    go_on.set()
+    # It takes the lock, which is free by then, and the undo is right behind it.
+    wait_until(lambda: int(r.get(COUNTER)) > granted or not late)
     wait_until(lambda: not r.exists(KEY, QUEUE, WAKE))
 
 
