@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -103,6 +106,9 @@ class Attempt:
         self._writes += 1
         sent = Sent(f"{self.name}/{self._writes}")
         self._journal.write("writing", op=self.name, write=sent.id, kind=kind, base=base)
+        if self.plan.dies_after is not None:
+            # Nobody else can hit the moment in which a write is on its way.
+            threading.Timer(self.plan.dies_after, os.kill, (os.getpid(), signal.SIGKILL)).start()
         try:
             yield sent
         except StaleToken:

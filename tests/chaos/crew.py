@@ -41,12 +41,19 @@ class Crew:
         return len(self._members)
 
     def freeze(self, slot: int, seconds: float) -> None:
-        """Stop a worker for some seconds, if it is not stopped already; ``thaw`` lets it run on."""
+        """Stop a worker for some seconds, if it is not stopped already; ``tend`` lets it run on."""
         member = self._members[slot]
         if not member.frozen_since:
             member.frozen_since = time.monotonic_ns()
             member.thaws_at = member.frozen_since + int(seconds * 1e9)
             self._signal(member, signal.SIGSTOP)
+
+    def tend(self) -> None:
+        """Let those run on whose time is over, and replace those that killed themselves."""
+        self.thaw()
+        for slot, member in enumerate(self._members):
+            if member.process.poll() == -signal.SIGKILL:
+                self.kill(slot)
 
     def thaw(self, *, everybody: bool = False) -> None:
         """Let those run on whose time is over."""
@@ -69,7 +76,8 @@ class Crew:
 
     def dead(self) -> list[str]:
         """Return the workers that ended by themselves, which none should."""
-        return [member.incarnation for member in self._members if member.process.poll() is not None]
+        ended = [member for member in self._members if member.process.poll() not in (None, -signal.SIGKILL)]
+        return [member.incarnation for member in ended]
 
     def finish(self) -> None:
         """Ask all workers for the end, and wait for it."""

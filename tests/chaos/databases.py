@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,14 @@ def accepted() -> list[Accepted]:
 
     fields = ("pk", "row", "old_token", "new_token", "old_write", "new_write")
     return [Accepted(*values) for values in AcceptedWrite.objects.order_by("pk").values_list(*fields).iterator()]
+
+
+def repair() -> None:
+    """Raise counters that are behind their rows, as somebody does who owns small numbers; the network may fail it."""
+    from django.core.management import CommandError, call_command
+    from django.db import connections
+
+    arguments = ("--model", "chaos.Row", "--resource", "row:<pk>", "--repair")
+    with contextlib.suppress(CommandError), open(os.devnull, "w") as nowhere:
+        call_command("fence_status", *arguments, verbosity=0, stdout=nowhere, stderr=nowhere)
+    connections.close_all()

@@ -26,6 +26,7 @@ class Plan:
         think: Seconds between reading and writing, longer than the lease for some.
         claims: Whether the row gets the token before it is read.
         pause: Seconds until the next attempt.
+        dies_after: Seconds after the beginning of its first write at which the worker kills itself; None for never.
     """
 
     resource: str
@@ -35,6 +36,7 @@ class Plan:
     think: float
     claims: bool
     pause: float
+    dies_after: float | None = None
 
     @property
     def keeps(self) -> bool:
@@ -67,6 +69,7 @@ def plans(seed: int, worker: int, generation: int, task: int = 0, *, plain: bool
             think=round(lease * rng.uniform(1.0, 1.5) if slow else rng.uniform(0.01, 0.12), 3),
             claims=rng.random() < 0.5 and not plain,
             pause=round(rng.uniform(0.0, 0.1), 3),
+            dies_after=rng.uniform(0.0, 0.004) if rng.random() < 0.004 else None,
         )
 
 
@@ -99,10 +102,10 @@ def network(seed: int, duration: float) -> Iterator[Step]:
         yield Step(at, rng.choice(kinds), seconds=round(rng.uniform(0.05, 1.5), 3), match=match)
 
 
-def server(seed: int, duration: float) -> Iterator[Step]:
-    """Yield what happens to Redis."""
+def server(seed: int, duration: float, *, repairs: bool) -> Iterator[Step]:
+    """Yield what happens to Redis; ``repairs`` for counters that somebody must raise after they were lost."""
     rng = random.Random(f"{seed}/server")
-    kinds = ("flush", "fill", "fail_over", "crash", "crash")
+    kinds = ("flush", "fill", "fail_over", "crash", "crash") + ("repair",) * 4 * repairs
     for at in _moments(rng, duration, 1.0, 5.0):
         kind = rng.choice(kinds)
         how = {"flush": ("FLUSHDB", "FLUSHALL"), "crash": ("always", "everysec", "none")}.get(kind, ("",))

@@ -38,6 +38,7 @@ def figures(options: Options, outcome: Outcome, verdict: Verdict) -> dict[str, A
         "flushes": faults["flush"],
         "failovers": faults["failover"],
         "times full": faults["fill"],
+        "repairs of counters": outcome.repairs,
         **{kind: count for kind, count in sorted(faults.items()) if kind.startswith(_RESTARTS)},
         **{f"network, {kind}": count for kind, count in sorted(outcome.network.items())},
         "excused": dict(verdict.excused),

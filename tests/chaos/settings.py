@@ -1,4 +1,4 @@
-"""Django's settings of the workers and of who starts them; the addresses come in ``CHAOS_DATABASE`` and ``REDIS_URL``."""
+"""Django's settings of the workers and of who starts them; the addresses come in environment variables."""
 
 from __future__ import annotations
 

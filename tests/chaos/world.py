@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from django.conf import settings
 
 from tests.proxy_faults import Fault
 
@@ -44,6 +45,7 @@ class Outcome:
 
     history: History
     network: dict[str, int]
+    repairs: int
     broken: list[str]
 
 
@@ -53,12 +55,13 @@ class World:
     def __init__(self, options: Options, directory: Path, exits: contextlib.ExitStack) -> None:
         self.options, self.directory = options, directory
         self.broken: list[str] = []
+        self.repairs = 0
         self._network: list[tuple[str, Fault]] = []
         self._journal = Journal(directory / "world.jsonl")
         exits.callback(self._journal.close)
         self.redis = RedisWorld(self._journal)
         exits.callback(self.redis.stop)
-        os.environ["REDIS_URL"] = self.redis.proxy.url
+        os.environ["REDIS_URL"] = settings.CACHES["default"]["LOCATION"] = self.redis.proxy.url
         plain = options.lock != "fenced"
         self.crew = Crew(options.workers, directory, self._journal, options.seed, plain=plain)
         exits.callback(self.crew.end)
@@ -69,7 +72,11 @@ class World:
         start, options = time.monotonic(), self.options
         lanes = [
             self._lane(start, plans.network(options.seed, options.seconds), self._hurt_network),
-            self._lane(start, plans.server(options.seed, options.seconds), self._hurt_server),
+            self._lane(
+                start,
+                plans.server(options.seed, options.seconds, repairs=options.issuer == "counter"),
+                self._hurt_server,
+            ),
         ]
         self._hurt_processes(start)
         for lane in lanes:
@@ -91,7 +98,7 @@ class World:
         network: dict[str, int] = {}
         for kind, fault in self._network:
             network[kind] = network.get(kind, 0) + fault.happened.is_set()
-        return Outcome(history, network, self.broken)
+        return Outcome(history, network, self.repairs, self.broken)
 
     def _hurt_processes(self, start: float) -> None:
         for step in plans.processes(self.options.seed, self.options.seconds, self.options.workers):
@@ -104,10 +111,14 @@ class World:
 
     def _wait(self, until: float) -> None:
         while time.monotonic() < until:
-            self.crew.thaw()
+            self.crew.tend()
             time.sleep(_TICK)
 
     def _hurt_server(self, step: plans.Step) -> None:
+        if step.kind == "repair":
+            databases.repair()
+            self.repairs += 1
+            return
         getattr(self.redis, step.kind)(step.how, step.seconds)
 
     def _hurt_network(self, step: plans.Step) -> None:
@@ -169,8 +180,3 @@ def _close_database() -> None:
     from django.db import connections
 
     connections.close_all()
-
-
-def options_of(values: dict[str, Any]) -> Options:
-    """Return the options with these values."""
-    return Options(**values)
