@@ -8,12 +8,12 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from . import report, world
 from .checker import Verdict, check
 from .databases import NAMES
+from .folder import Folder
 
 _SHOWN = 20
 
@@ -30,10 +30,11 @@ def main() -> int:
         lock=arguments.lock,
         issuer=arguments.issuer,
         database=arguments.database,
+        workers=arguments.workers,
     )
     print(f"{arguments.minutes:g} min, --seed {seed} --lock {options.lock} --issuer {options.issuer}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
-    try:
+    with Folder() as folder:
+        directory = folder.directory
         outcome = world.run(options, directory)
         verdict = check(outcome.history)
         numbers = report.figures(options, outcome, verdict)
@@ -45,11 +46,9 @@ def main() -> int:
             print(f"VIOLATION {finding.law}: {finding.subject}: {finding.text} {' '.join(finding.attempts)}")
         for problem in problems:
             print(f"THIS RUN PROVES NOTHING: {problem}")
-        if verdict.violations or problems:
+        if problems or (verdict.violations and not arguments.expect_violations):
             print(f"The history is in {_keep(directory, arguments.out, seed, verdict)}")
-        return 1 if verdict.violations or problems else 0
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return 1 if problems or bool(verdict.violations) != arguments.expect_violations else 0
 
 
 def _keep(directory: Path, out: Path, seed: int, verdict: Verdict) -> Path:
@@ -68,7 +67,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lock", choices=("fenced", "redis-py"), default="fenced")
     parser.add_argument("--issuer", choices=("clock", "counter", "database"), default="clock")
     parser.add_argument("--database", choices=NAMES, default="sqlite")
+    parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--out", type=Path, default=Path(), help="where the history of a violation is kept")
+    parser.add_argument(
+        "--expect-violations", action="store_true", help="succeed if there are some: checks the checker"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 
