@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -77,8 +78,9 @@ class RedisWorld:
             time.sleep(seconds)
 
             def cut() -> None:
-                with file.open("r+b") as tail:
-                    tail.truncate(size)
+                # Unless it was rewritten meanwhile.
+                if file == self._append_only_file():
+                    os.truncate(file, size)
 
             self._restart(cut)
 
@@ -93,7 +95,7 @@ class RedisWorld:
         try:
             with redis.Redis.from_url(replica.unix_url, socket_timeout=5) as client:
                 client.replicaof("127.0.0.1", old.port)
-                wait_until(lambda: client.info("replication")["master_link_status"] == "up", interval=0.02)
+                wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30, interval=0.02)
                 with self._fault("failover", loses=True):
                     # Nothing arrives from here on.
                     client.replicaof("NO", "ONE")
@@ -108,12 +110,15 @@ class RedisWorld:
 
     def _restart(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.server.kill()
-        meanwhile()
-        time.sleep(_DOWN_SECONDS)
-        self.server.start()
+        try:
+            meanwhile()
+            time.sleep(_DOWN_SECONDS)
+        finally:
+            self.server.start()
 
     def _append_only_file(self) -> Path:
-        return max((self.server.directory / "appendonlydir").glob("*.incr.aof"))
+        files = (self.server.directory / "appendonlydir").glob("*.incr.aof")
+        return max(files, key=lambda file: file.stat().st_mtime)
 
     @contextlib.contextmanager
     def _fault(self, kind: str, *, loses: bool = False, before: int = 0) -> Iterator[None]:

@@ -23,7 +23,7 @@ from .redis_world import RedisWorld
 from .sightings import Lookout
 
 # Beyond every lease, claim window and pending wait.
-HEAL_SECONDS = 4.0
+HEAL_SECONDS = 6.0
 _TICK = 0.02
 
 
@@ -80,7 +80,7 @@ class World:
         ]
         self._hurt_processes(start)
         for lane in lanes:
-            lane.join(60)
+            lane.join(120)
         self.crew.thaw(everybody=True)
         healed = self._journal.write("healed")
         self._wait(healed / 1e9 + HEAL_SECONDS)

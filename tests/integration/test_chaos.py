@@ -1,4 +1,4 @@
-"""``python -m tests.chaos`` ends well, and nothing of it outlives it. What it finds is not tested here: it takes minutes."""
+"""``python -m tests.chaos`` leaves nothing behind. What it finds takes minutes, and is no part of the tests."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The checker of ``tests.chaos`` finds what is wrong in histories that are written by hand, and nothing in right ones."""
+"""The checker of ``tests.chaos`` finds what is wrong in histories written by hand, and nothing in right ones."""
 
 import pytest
 
