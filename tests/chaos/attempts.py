@@ -42,8 +42,15 @@ class Attempt:
         self._journal = journal
         self._writes = 0
         lease = int(plan.lease * SECOND)
-        facts = {"worker": worker, "resource": plan.resource, "style": plan.style, "keeps": plan.keeps}
-        self.began = journal.write("began", op=name, lease=lease, **facts)
+        self.began = journal.write(
+            "began",
+            op=name,
+            worker=worker,
+            resource=plan.resource,
+            lease=lease,
+            style=plan.style,
+            keeps=plan.keeps,
+        )
 
     def granted(self, lock: Any) -> None:
         """The lock was acquired."""
