@@ -81,7 +81,8 @@ def _length(owner: str, longest: int) -> int:
 
 
 def only_the_owner(history: History, losses: Losses) -> Iterator[Finding]:
-    """No release and no extension succeeds once somebody else was granted the resource."""
+    """No release and no extension succeeds once somebody else was granted it; nobody loses a lease before its end."""
+    yield from _robbed(history, losses)
     for resource, entries in grants(history).items():
         by_start = sorted(entries, key=lambda entry: entry[1].began)
         starts = [attempt.began for _, attempt in by_start]
@@ -95,6 +96,14 @@ def only_the_owner(history: History, losses: Losses) -> Iterator[Finding]:
                 if index < len(soonest) and soonest[index] < moment and not losses.between(attempt.began, moment):
                     text = f"{attempt.id} {what} although another had been granted it"
                     yield Finding(OWNER, resource, text, (attempt.id,))
+
+
+def _robbed(history: History, losses: Losses) -> Iterator[Finding]:
+    for attempt in history.attempts:
+        lost_at = attempt.closed if attempt.how == "lost" else None
+        if lost_at is not None and lost_at < attempt.until and not losses.between(attempt.began, lost_at):
+            text = f"{attempt.id} lost its lease {_ms(attempt.until - lost_at)} before its end"
+            yield Finding(OWNER, attempt.resource, text, (attempt.id,))
 
 
 def _acts(attempt: Attempt) -> Iterator[tuple[int, str]]:

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 RESOURCES = ("row:1", "row:2", "row:3", "row:4", "row:5")
 LONGEST_LEASE = 1.0
 # How a worker takes its locks, by its number; the others use the context manager.
-_STYLES = {1: "renewed", 4: "decorated", 6: "extended", 9: "renewed", 12: "decorated", 14: "extended"}
+_STYLES = {
+    **dict.fromkeys((1, 5, 9, 13), "renewed"),
+    **dict.fromkeys((4, 12), "decorated"),
+    **dict.fromkeys((6, 14), "extended"),
+}
 _ASYNC_WORKERS = (3, 7, 11)
 
 
@@ -60,7 +64,8 @@ def plans(seed: int, worker: int, generation: int, task: int = 0, *, plain: bool
     style = "async" if is_async(worker) else _STYLES.get(worker, "block")
     while True:
         lease = rng.uniform(0.3, LONGEST_LEASE)
-        slow = rng.random() < 0.05
+        # A lease that is renewed is for work that takes long.
+        slow = rng.random() < (0.4 if style == "renewed" else 0.05)
         yield Plan(
             resource=rng.choice(RESOURCES),
             style="plain" if plain else style,

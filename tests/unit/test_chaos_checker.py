@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chaos import plans
 from tests.chaos.checker import CHECKS, LAWS, check
 from tests.chaos.history import SECOND, Accepted, Attempt, Fault, History, Sighting, Write, attempts_of
 
@@ -173,7 +174,7 @@ class TestWrites:
 
 class TestHolders:
     def test_exclude_each_other(self):
-        attempts = [grant("a", 1, 0, 10, 300, how="lost"), grant("b", 2, 100, 120, 200)]
+        attempts = [grant("a", 1, 0, 10, 600, how="lost"), grant("b", 2, 100, 120, 200)]
         assert violated(History(attempts=attempts)) == ["mutual exclusion outside faults"]
 
     def test_hold_nothing_beyond_their_lease(self):
@@ -191,7 +192,7 @@ class TestHolders:
         assert excused(History(attempts=attempts, faults=[loss(50, 60)])) == 1
 
     def test_are_not_excused_by_a_loss_before_or_after(self):
-        attempts = [grant("a", 1, 20, 30, 150, how="lost"), grant("b", 2, 100, 120, 200)]
+        attempts = [grant("a", 1, 20, 30, 600, how="lost"), grant("b", 2, 100, 120, 200)]
         for fault in (loss(0, 19), loss(121, 130), Fault("fill", 50 * MS, 60 * MS)):
             assert violated(History(attempts=attempts, faults=[fault])) == ["mutual exclusion outside faults"]
 
@@ -200,6 +201,14 @@ class TestHolders:
         history = History(attempts=[a, grant("b", 2, 520, 530, 560)])
         assert violated(history) == ["only the owner"]
         a.how = "lost"
+        assert not violated(history)
+
+    def test_lose_nothing_before_its_end(self):
+        history = History(attempts=[grant("a", 1, 0, 10, 490, how="lost")])
+        assert violated(history) == ["only the owner"]
+        history.attempts[0].closed = 510 * MS
+        assert not violated(history)
+        history.attempts[0].closed, history.faults = 490 * MS, [loss(100, 101)]
         assert not violated(history)
 
     def test_cannot_keep_what_another_was_granted(self):
@@ -280,3 +289,13 @@ def test_records_of_a_killed_worker_leave_its_last_attempt_open():
     a, b = attempts_of(records)
     assert (a.token, a.held_until, a.extended, a.how, a.writes[0].result) == (7, 5, [2], "released", "ok")
     assert (b.granted, b.held_until, b.how, b.writes[0].result, b.writes[0].base) == (8, 12, "open", "unknown", "a/1")
+
+
+def test_the_seed_alone_makes_the_schedules_and_the_choices():
+    def everything(seed):
+        plan = plans.plans(seed, 3, 1)
+        choices = [next(plan) for _ in range(20)]
+        weather = plans.processes(seed, 60, 16), plans.network(seed, 60), plans.server(seed, 60, repairs=True)
+        return choices, [list(steps) for steps in weather]
+
+    assert everything(7) == everything(7) != everything(8)
