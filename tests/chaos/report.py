@@ -9,6 +9,7 @@ from .checker import Verdict
 from .world import Options, Outcome
 
 _RESTARTS = "restart, "
+_MOST_MISSED = 0.02
 
 
 def figures(options: Options, outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def figures(options: Options, outcome: Outcome, verdict: Verdict) -> dict[str, A
         "repairs of counters": outcome.repairs,
         **{kind: count for kind, count in sorted(faults.items()) if kind.startswith(_RESTARTS)},
         **{f"network, {kind}": count for kind, count in sorted(outcome.network.items())},
+        "faults that could not be made": len(outcome.missed),
         "excused": dict(verdict.excused),
         "violations": verdict.by_law(),
     }
@@ -51,7 +53,10 @@ def vacuous(outcome: Outcome, numbers: dict[str, Any]) -> list[str]:
     needed = ["grants", "writes accepted", "freezes", "kills"]
     if outcome.history.fenced:
         needed.append("writes refused")
-    return [f"there were no {name}" for name in needed if not numbers[name]] + outcome.broken
+    reasons = [f"there were no {name}" for name in needed if not numbers[name]] + outcome.broken
+    if len(outcome.missed) > len(outcome.history.faults) * _MOST_MISSED:
+        reasons += outcome.missed
+    return reasons
 
 
 def text(numbers: dict[str, Any]) -> str:

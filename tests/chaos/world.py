@@ -41,11 +41,12 @@ class Options:
 
 @dataclass
 class Outcome:
-    """A history, and what is known beside it."""
+    """A history, and what is known beside it: faults that could not be made, and what should not have happened."""
 
     history: History
     network: dict[str, int]
     repairs: int
+    missed: list[str]
     broken: list[str]
 
 
@@ -55,6 +56,7 @@ class World:
     def __init__(self, options: Options, directory: Path, exits: contextlib.ExitStack) -> None:
         self.options, self.directory = options, directory
         self.broken: list[str] = []
+        self.missed: list[str] = []
         self.repairs = 0
         self._network: list[tuple[str, Fault]] = []
         self._journal = Journal(directory / "world.jsonl")
@@ -98,7 +100,7 @@ class World:
         network: dict[str, int] = {}
         for kind, fault in self._network:
             network[kind] = network.get(kind, 0) + fault.happened.is_set()
-        return Outcome(history, network, self.repairs, self.broken)
+        return Outcome(history, network, self.repairs, self.missed, self.broken)
 
     def _hurt_processes(self, start: float) -> None:
         for step in plans.processes(self.options.seed, self.options.seconds, self.options.workers):
@@ -150,7 +152,7 @@ class World:
                 try:
                     act(step)
                 except Exception as error:  # noqa: BLE001 - reported, as a run without its faults proves nothing
-                    self.broken.append(f"{step} failed: {error!r}")
+                    self.missed.append(f"{step} failed: {error!r}")
 
         lane = threading.Thread(target=run, name=act.__name__, daemon=True)
         lane.start()
