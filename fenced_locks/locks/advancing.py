@@ -10,6 +10,7 @@ from ..issuers import ExternalIssuer, RedisIssuer
 from . import core, steps
 from .actions import Steps, Target
 from .core import Lease
+from .issuing import ask, issue
 
 # Redis keeps tokens as exact numbers below this.
 _MAX_TOKEN = 2**53
@@ -62,12 +63,12 @@ def _draw_elsewhere(target: Target, lease: Lease, issuer: ExternalIssuer, floor:
     if raise_first and type(issuer).raise_tokens is ExternalIssuer.raise_tokens:
         raise core.not_issued(target.resource, issuer.name, f"cannot be raised to {floor}", lease)
     yield from steps.ensure(target, lease, "advance")
-    token = 0 if raise_first else (yield from steps.issue(target, issuer, lease))
+    token = 0 if raise_first else (yield from issue(target, issuer, lease))
     if token <= floor:
         # Or its counter was lost while the lease stands.
         question = partial(issuer.raise_tokens, {target.resource: floor})
-        yield from steps.ask(target, issuer, question, lease)
-        token = yield from steps.issue(target, issuer, lease)
+        yield from ask(target, issuer, question, lease)
+        token = yield from issue(target, issuer, lease)
     if token <= floor:
         raise core.not_issued(
             target.resource, issuer.name, f"returned {token}, which is not greater than {floor}", lease

@@ -17,7 +17,7 @@ from typing import Any, cast
 from asgiref.sync import sync_to_async
 
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, Ask, HangUp, Hear, Listen, Pause, Request, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, Steps, T
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,8 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
     return await _do_rarely(action)
 
 
-async def _do_rarely(action: Ask | HangUp | Pause) -> Any:
+async def _do_rarely(action: Answer | Ask | HangUp | Pause) -> Any:
+    assert not isinstance(action, Answer), "tasks send no claims ahead"
     if isinstance(action, HangUp):
         return await cast("AsyncListener", action.listener).hang_up()
     if isinstance(action, Ask):
