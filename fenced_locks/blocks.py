@@ -1,0 +1,95 @@
+"""What is done around the body of a decorated function, once its lock is held, and when it is left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+from django.db import connections, transaction
+from redis.exceptions import RedisError
+
+from .exceptions import FencedLockError, StaleToken
+from .locks.aio import AsyncFencedLock
+from .locks.sync import FencedLock
+from .responses import stale_response
+from .shortcuts import AsyncReentrantLock, ReentrantLock
+from .transactions import open_transactions
+
+_log = logging.getLogger(__name__)
+
+
+def run_view(run: Callable[[], Any], lock: ReentrantLock, request: Any, databases: list[str]) -> Any:
+    """Run a view under its lock, in transactions on these databases, and leave the lock; answer a stale write."""
+    try:
+        with _shown(request, lock), leaving(lock, quietly=True), ExitStack() as transactions:
+            for alias in databases:
+                transactions.enter_context(transaction.atomic(using=alias))
+            return run()
+    except StaleToken as stale:
+        return stale_response(request, stale)
+
+
+async def arun_view(run: Callable[[], Any], lock: AsyncReentrantLock, request: Any) -> Any:
+    """Do the same for a coroutine function, without transactions."""
+    try:
+        with _shown(request, lock):
+            async with aleaving(lock, quietly=True):
+                return await run()
+    except StaleToken as stale:
+        return stale_response(request, stale)
+
+
+@contextmanager
+def _shown(request: Any, lock: FencedLock | AsyncFencedLock) -> Iterator[None]:
+    """Let the request show this lock, and the outer one afterwards."""
+    outer = {name: getattr(request, name) for name in ("fence_token", "fenced_lock") if hasattr(request, name)}
+    request.fence_token, request.fenced_lock = lock.fence_token, lock
+    try:
+        yield
+    finally:
+        for name, value in outer.items():
+            setattr(request, name, value)
+
+
+@contextmanager
+def leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
+    """Leave the lock after the block; a lease found lost after work that succeeded is logged if ``quietly``."""
+    try:
+        yield
+    except BaseException as error:
+        lock.__exit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        lock.__exit__(None, None, None)
+    except (FencedLockError, RedisError) as error:
+        if not quietly:
+            raise
+        _log.warning("the work under the lock is done, but its release failed: %s", error)
+
+
+@asynccontextmanager
+async def aleaving(lock: AsyncReentrantLock, *, quietly: bool = False) -> AsyncIterator[None]:
+    """Do the same for a lock that awaits."""
+    try:
+        yield
+    except BaseException as error:
+        await lock.__aexit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        await lock.__aexit__(None, None, None)
+    except (FencedLockError, RedisError) as error:
+        if not quietly:
+            raise
+        _log.warning("the work under the lock is done, but its release failed: %s", error)
+
+
+def refuse_transaction_of_request(resource: str) -> None:
+    """Say so where the mark did not reach Django: what the view reads may be older than its lease."""
+    for alias in open_transactions():
+        if connections.settings[alias]["ATOMIC_REQUESTS"]:
+            raise transaction.TransactionManagementError(
+                f"cannot lock {resource!r} inside the transaction that ATOMIC_REQUESTS opened on database {alias!r}: "
+                "decorate the view function or the dispatch method with with_fenced_lock"
+            )
