@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from .exceptions import FencedLockError, StaleToken
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
+from .reentrant import AsyncReentrantLock, ReentrantLock
 from .responses import stale_response
-from .shortcuts import AsyncReentrantLock, ReentrantLock
 from .transactions import open_transactions
 
 _log = logging.getLogger(__name__)

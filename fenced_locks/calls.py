@@ -11,7 +11,7 @@ from typing import Any, cast
 from django.db import connections
 from django.http import HttpRequest
 
-from .shortcuts import AsyncReentrantLock, ReentrantLock
+from .reentrant import AsyncReentrantLock, ReentrantLock
 
 
 class _TransactionsAreOurs(set[str]):

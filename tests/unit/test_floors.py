@@ -25,7 +25,7 @@ FLOORS = {
     "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
     "locks.holding": 4.4, "locks.sync": 4.5,
     "locks.async_renewal": 4.4, "locks.aio": 4.5, "locks": 4,
-    "reentry": 4.9, "shortcuts": 5, "templates": 5, "responses": 5,
+    "reentry": 4.9, "reentrant": 4.91, "shortcuts": 5, "templates": 5, "responses": 5,
     "calls": 5.1, "blocks": 5.1, "decorators": 6, "counter_scan": 6, "inspection": 6.1,
     "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
     "comparison": 6, "management.ahead": 7, "management.comparing": 7.1,
