@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -11,16 +11,16 @@ from django.db import connections, transaction
 from redis.exceptions import RedisError
 
 from .exceptions import FencedLockError, StaleToken
-from .locks.aio import AsyncFencedLock
-from .locks.sync import FencedLock
-from .reentrant import AsyncReentrantLock, ReentrantLock
 from .responses import stale_response
+from .several import AnyAsyncLock, AnyLock, AsyncReentrantLocks, ReentrantLocks
+from .tokens import NoSingleToken
 from .transactions import open_transactions
 
 _log = logging.getLogger(__name__)
+_SHOWN = ("fence_token", "fence_tokens", "fenced_lock")
 
 
-def run_view(run: Callable[[], Any], lock: ReentrantLock, request: Any, databases: list[str]) -> Any:
+def run_view(run: Callable[[], Any], lock: AnyLock, request: Any, databases: list[str]) -> Any:
     """Run a view under its lock, in transactions on these databases, and leave the lock; answer a stale write."""
     try:
         with _shown(request, lock), leaving(lock, quietly=True), ExitStack() as transactions:
@@ -31,7 +31,7 @@ def run_view(run: Callable[[], Any], lock: ReentrantLock, request: Any, database
         return stale_response(request, stale)
 
 
-async def arun_view(run: Callable[[], Any], lock: AsyncReentrantLock, request: Any) -> Any:
+async def arun_view(run: Callable[[], Any], lock: AnyAsyncLock, request: Any) -> Any:
     """Do the same for a coroutine function, without transactions."""
     try:
         with _shown(request, lock):
@@ -42,10 +42,10 @@ async def arun_view(run: Callable[[], Any], lock: AsyncReentrantLock, request: A
 
 
 @contextmanager
-def _shown(request: Any, lock: FencedLock | AsyncFencedLock) -> Iterator[None]:
+def _shown(request: Any, lock: AnyLock | AnyAsyncLock) -> Iterator[None]:
     """Let the request show this lock, and the outer one afterwards."""
-    outer = {name: getattr(request, name) for name in ("fence_token", "fenced_lock") if hasattr(request, name)}
-    request.fence_token, request.fenced_lock = lock.fence_token, lock
+    outer = {name: getattr(request, name) for name in _SHOWN if hasattr(request, name)}
+    request.fence_token, request.fence_tokens, request.fenced_lock = _token(lock), lock.fence_tokens, lock
     try:
         yield
     finally:
@@ -53,8 +53,14 @@ def _shown(request: Any, lock: FencedLock | AsyncFencedLock) -> Iterator[None]:
             setattr(request, name, value)
 
 
+def _token(lock: AnyLock | AnyAsyncLock) -> int | NoSingleToken | None:
+    if isinstance(lock, (ReentrantLocks, AsyncReentrantLocks)):
+        return NoSingleToken(lock.resources, "request.fence_tokens")
+    return lock.fence_token
+
+
 @contextmanager
-def leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
+def leaving(lock: AnyLock, *, quietly: bool = False) -> Iterator[None]:
     """Leave the lock after the block; a lease found lost after work that succeeded is logged if ``quietly``."""
     try:
         yield
@@ -70,7 +76,7 @@ def leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def aleaving(lock: AsyncReentrantLock, *, quietly: bool = False) -> AsyncIterator[None]:
+async def aleaving(lock: AnyAsyncLock, *, quietly: bool = False) -> AsyncIterator[None]:
     """Do the same for a lock that awaits."""
     try:
         yield
@@ -85,11 +91,11 @@ async def aleaving(lock: AsyncReentrantLock, *, quietly: bool = False) -> AsyncI
         _log.warning("the work under the lock is done, but its release failed: %s", error)
 
 
-def refuse_transaction_of_request(resource: str) -> None:
+def refuse_transaction_of_request(resources: Sequence[str]) -> None:
     """Say so where the mark did not reach Django: what the view reads may be older than its lease."""
     for alias in open_transactions():
         if connections.settings[alias]["ATOMIC_REQUESTS"]:
             raise transaction.TransactionManagementError(
-                f"cannot lock {resource!r} inside the transaction that ATOMIC_REQUESTS opened on database {alias!r}: "
-                "decorate the view function or the dispatch method with with_fenced_lock"
+                f"cannot lock {', '.join(map(repr, resources))} inside the transaction that ATOMIC_REQUESTS opened on "
+                f"database {alias!r}: decorate the view function or the dispatch method with with_fenced_lock"
             )

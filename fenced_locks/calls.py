@@ -11,7 +11,10 @@ from typing import Any, cast
 from django.db import connections
 from django.http import HttpRequest
 
-from .reentrant import AsyncReentrantLock, ReentrantLock
+from .several import AnyAsyncLock, AnyLock
+
+# The parameters that are filled in, and the attributes of the lock that they are filled with.
+_FILLED = ("fence_token", "fence_tokens")
 
 
 class _TransactionsAreOurs(set[str]):
@@ -27,16 +30,20 @@ class _TransactionsAreOurs(set[str]):
 
 
 class DecoratedCall:
-    """The decorated function: its signature without ``fence_token``, and how it is called."""
+    """The decorated function: its signature without the tokens, and how it is called."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, several: bool) -> None:
         _refuse_late_bodies(function)
         self.function = function
         full = _signature(function)
-        names = list(full.parameters)
-        self._token_at = names.index("fence_token") if "fence_token" in names else None
-        self._token_kind = full.parameters["fence_token"].kind if self._token_at is not None else None
-        self.signature = full.replace(parameters=[p for p in full.parameters.values() if p.name != "fence_token"])
+        self._filled = [(at, full.parameters[name]) for at, name in enumerate(full.parameters) if name in _FILLED]
+        filled = {parameter.name for _, parameter in self._filled}
+        if several and "fence_token" in filled:
+            raise TypeError(
+                f"several resources have several fence tokens: call the parameter fence_tokens, and take "
+                f"fence_tokens['order:7'] from it, instead of fence_token in {full} of {function!r}"
+            )
+        self.signature = full.replace(parameters=[p for p in full.parameters.values() if p.name not in filled])
         # A wrapper may take or give other arguments than what it wraps.
         self._own = inspect.signature(function, follow_wrapped=False) if hasattr(function, "__wrapped__") else None
         # Only the innermost of several locks opens the transactions; the attributes are copied by functools.wraps.
@@ -44,8 +51,9 @@ class DecoratedCall:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, defaults included; raises ``TypeError`` as the call itself would."""
-        if self._token_at is not None and "fence_token" in kwargs:
-            raise TypeError("fence_token is filled in by with_fenced_lock and cannot be passed")
+        for _, parameter in self._filled:
+            if parameter.name in kwargs:
+                raise TypeError(f"{parameter.name} is filled in by with_fenced_lock and cannot be passed")
         if self._own is None:
             return _by_name(self.signature.bind(*args, **kwargs))
         try:
@@ -63,30 +71,31 @@ class DecoratedCall:
                 break
         return None
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: ReentrantLock) -> Any:
-        """Call the function as it was called, with the token where it has a parameter for it."""
-        args, kwargs = self._with_token(args, kwargs, lock.fence_token)
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: AnyLock) -> Any:
+        """Call the function as it was called, with the tokens where it has a parameter for them."""
+        args, kwargs = self._with_tokens(args, kwargs, lock)
         result = self.function(*args, **kwargs)
         _refuse_late_result(self.function, result)
         return result
 
-    async def arun(self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: AsyncReentrantLock) -> Any:
+    async def arun(self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: AnyAsyncLock) -> Any:
         """Do the same for a coroutine function."""
-        args, kwargs = self._with_token(args, kwargs, lock.fence_token)
+        args, kwargs = self._with_tokens(args, kwargs, lock)
         result = await cast("Any", self.function(*args, **kwargs))
         _refuse_late_result(self.function, result)
         return result
 
-    def _with_token(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], token: int | None
+    def _with_tokens(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], lock: AnyLock | AnyAsyncLock
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        at = self._token_at
-        if at is None:
-            return args, kwargs
-        by_position = self._token_kind is inspect.Parameter.POSITIONAL_ONLY or at < len(args)
-        if by_position and self._token_kind is not inspect.Parameter.KEYWORD_ONLY:
-            return (*args[:at], token, *args[at:]), kwargs
-        return args, {**kwargs, "fence_token": token}
+        for at, parameter in self._filled:
+            value: object = getattr(lock, parameter.name)
+            by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY or at < len(args)
+            if by_position and parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+                args = (*args[:at], value, *args[at:])
+            else:
+                kwargs = {**kwargs, parameter.name: value}
+        return args, kwargs
 
     def mark(self, wrapper: Any) -> None:
         """Tell Django, and a lock around this one, that the transactions of this view are opened inside the lock."""
@@ -96,8 +105,8 @@ class DecoratedCall:
         self.show_signature(wrapper)
 
     def show_signature(self, wrapper: Any) -> None:
-        """Let nobody see the parameter that is filled in."""
-        if self._token_at is not None:
+        """Let nobody see the parameters that are filled in."""
+        if self._filled:
             wrapper.__signature__ = self.signature
 
     def databases(self, wrapper: Any) -> list[str]:

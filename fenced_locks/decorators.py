@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 def with_fenced_lock(
     resource: str,
-    *,
+    *others: str,
     timeout: Duration | FromSettings | None = FROM_SETTINGS,
     blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
     using: str | None = None,
@@ -38,6 +38,10 @@ def with_fenced_lock(
     A view finds the lease in ``request.fence_token`` and ``request.fenced_lock``. A parameter called ``fence_token``
     is filled with the token; callers do not pass it.
 
+    Of several resources, ``"order:<id>", "stock:<sku>"``, all are taken or none, as by ``fenced_lock``. Their tokens
+    are in ``request.fence_tokens["order:7"]``, or in the parameter ``fence_tokens``, which are there for one resource
+    as well; ``request.fence_token`` then refuses every use and says why.
+
     A busy resource gives a view a response with status 423 and ``Retry-After``, and a function's caller
     ``LockNotAcquired``. A ``StaleToken`` that escapes a view becomes a response with status 409. A lease that a view
     turns out to have lost when it is given back is logged: its work is done.
@@ -49,6 +53,7 @@ def with_fenced_lock(
 
     Args:
         resource: The name, with placeholders.
+        *others: More names; where two of a call are the same, they count once.
         timeout: Length of the lease in seconds; by default ``FENCED_LOCKS["TIMEOUT"]``.
         blocking_timeout: How long to wait, in seconds; by default ``FENCED_LOCKS["BLOCKING_TIMEOUT"]``.
         using: Cache alias; by default ``FENCED_LOCKS["USING"]``.
@@ -58,22 +63,24 @@ def with_fenced_lock(
         max_hold: After how many seconds it is renewed no more; by default ``FENCED_LOCKS["MAX_HOLD"]``.
 
     Raises:
-        TypeError: The decorated object is no function, or one whose body runs after it returned (a generator).
+        TypeError: The decorated object is no function, or one whose body runs after it returned (a generator), or
+            has a parameter ``fence_token`` for several resources.
         ValueError: The resource cannot be parsed or names what the signature does not have; or, when called, a
             placeholder has no usable value.
 
     When called, whatever ``fenced_lock`` raises, except that views answer as said above.
     """
-    template = ResourceTemplate(resource)
+    templates = [ResourceTemplate(text) for text in (resource, *others)]
     options: dict[str, Any] = {"using": using, "timeout": timeout, "blocking_timeout": blocking_timeout}
     options |= {"renew": renew, "max_hold": max_hold}
     if on_busy is not None and not callable(on_busy):
         raise TypeError(f"on_busy must be callable, not {on_busy!r}")
 
     def decorate(function: Callable[P, R]) -> Callable[..., R]:
-        call = DecoratedCall(function)
-        template.check(call.signature)
-        run = _Runner(call, template, options, on_busy)
+        call = DecoratedCall(function, several=len(templates) > 1)
+        for template in templates:
+            template.check(call.signature)
+        run = _Runner(call, templates, options, on_busy)
         wrapper: Any = run.awaiting() if iscoroutinefunction(function) else run.blocking()
         return wrapper  # type: ignore[no-any-return]
 
@@ -86,21 +93,21 @@ class _Runner:
     def __init__(
         self,
         call: DecoratedCall,
-        template: ResourceTemplate,
+        templates: Sequence[ResourceTemplate],
         options: dict[str, Any],
         on_busy: Callable[..., Any] | None,
     ) -> None:
-        self._call, self._template, self._options, self._on_busy = call, template, options, on_busy
+        self._call, self._templates, self._options, self._on_busy = call, templates, options, on_busy
 
     def blocking(self) -> Callable[..., Any]:
         """Return the wrapper of a function that blocks."""
 
         @wraps(self._call.function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            name, request = self._bind(args, kwargs)
-            lock = fenced_lock(name, **self._options)
+            names, request = self._bind(args, kwargs)
+            lock = fenced_lock(*names, **self._options)
             if request is not None:
-                refuse_transaction_of_request(name)
+                refuse_transaction_of_request(names)
             try:
                 lock.__enter__()
             except LockNotAcquired as busy:
@@ -119,8 +126,8 @@ class _Runner:
 
         @wraps(self._call.function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            name, request = self._bind(args, kwargs)
-            lock = afenced_lock(name, **self._options)
+            names, request = self._bind(args, kwargs)
+            lock = afenced_lock(*names, **self._options)
             try:
                 await lock.__aenter__()
             except LockNotAcquired as busy:
@@ -134,9 +141,9 @@ class _Runner:
         self._call.show_signature(wrapper)
         return wrapper
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[str], Any]:
         arguments = self._call.arguments(args, kwargs)
-        return self._template.bind(arguments), self._call.request(arguments)
+        return [template.bind(arguments) for template in self._templates], self._call.request(arguments)
 
     def _answer(self, busy: LockNotAcquired, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._on_busy is not None:

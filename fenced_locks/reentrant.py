@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+from .durations import Duration
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
 from .reentry import Hold, Reentry
@@ -14,12 +14,19 @@ from .transactions import after_transactions, open_transactions, refuse_manual_t
 class ReentrantLock(Reentry, FencedLock):
     """What ``fenced_lock`` returns: a ``FencedLock`` that re-enters the lease its context holds already."""
 
-    def acquire(self, *args: Any, **kwargs: Any) -> bool:
+    def acquire(
+        self,
+        sleep: Duration | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
         """Take the lock, or enter the lease that this thread or task holds; see ``FencedLock.acquire``."""
         if self._enter_again():
             return True
         refuse_manual_transaction(self._target.resource)
-        if not super().acquire(*args, **kwargs):
+        self._report_disorder(blocking, blocking_timeout)
+        if not super().acquire(sleep, blocking, blocking_timeout, token):
             return False
         self._enter_first()
         return True
@@ -33,12 +40,17 @@ class ReentrantLock(Reentry, FencedLock):
         """
         self._held("release")
         hold = self._hold
-        if hold is None:
-            super().release()
-            return
-        if aliases := open_transactions():
+        if hold is not None and (aliases := open_transactions()):
             after_transactions(aliases, partial(self._leave, hold))
             self._leave_one()
+        else:
+            self._release_now()
+
+    def _release_now(self) -> None:
+        """Leave the lease, whatever transactions are open."""
+        hold = self._hold
+        if hold is None:
+            super().release()
         elif hold.entries > 1:
             hold.entries -= 1
             self._leave_one()
@@ -54,11 +66,17 @@ class ReentrantLock(Reentry, FencedLock):
 class AsyncReentrantLock(Reentry, AsyncFencedLock):
     """What ``afenced_lock`` returns: an ``AsyncFencedLock`` that re-enters the lease its task holds already."""
 
-    async def acquire(self, *args: Any, **kwargs: Any) -> bool:
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
         """Take the lock, or enter the lease that this task holds; see ``AsyncFencedLock.acquire``."""
         if self._enter_again():
             return True
-        if not await super().acquire(*args, **kwargs):
+        self._report_disorder(blocking, blocking_timeout)
+        if not await super().acquire(blocking, blocking_timeout, token):
             return False
         self._enter_first()
         return True
@@ -74,3 +92,5 @@ class AsyncReentrantLock(Reentry, AsyncFencedLock):
             self._leave_one()
         elif self._is_outermost(hold):
             await super().release()
+
+    _release_now = release

@@ -29,6 +29,14 @@ class Request(NamedTuple):
     undo: Undo | None = None
 
 
+class RequestAll(NamedTuple):
+    """One attempt to run a script with each of these keys and arguments; the arguments of ``Wire.call_all``."""
+
+    script: Script
+    calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]
+    timeout: float
+
+
 class Pause(NamedTuple):
     """Seconds to wait."""
 
@@ -66,7 +74,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | Pause | Issue | Listen | Hear | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Issue | Listen | Hear | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 

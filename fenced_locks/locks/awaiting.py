@@ -17,7 +17,7 @@ from typing import Any, cast
 from asgiref.sync import sync_to_async
 
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, RequestAll, Steps, T
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -153,10 +153,12 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
         return await cast("AsyncListener", action.listener).hear(action.timeout)
     if isinstance(action, Listen):
         return await _listen(wire, action)
-    return await _do_rarely(action)
+    return await _do_rarely(wire, action)
 
 
-async def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+async def _do_rarely(wire: AsyncWire, action: HangUp | Issue | Pause | RequestAll) -> Any:
+    if isinstance(action, RequestAll):
+        return await wire.call_all(*action)
     if isinstance(action, HangUp):
         return await cast("AsyncListener", action.listener).hang_up()
     if isinstance(action, Issue):
