@@ -58,7 +58,7 @@ def leave(calls: Sequence[Callable[[], Any]]) -> Calls[None]:
         return
     raised = next((error for error in errors if not isinstance(error, Exception)), errors[0])
     for error in errors:
-        if error is not raised and not isinstance(error, NotHeld):
+        if isinstance(error, Exception) and error is not raised and not isinstance(error, NotHeld):
             _log.warning("of several resources another one was not given back: %s", error)
     raise raised
 

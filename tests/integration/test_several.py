@@ -1,5 +1,6 @@
 """Several resources: all or none, in one order, before one deadline, each with its whole lease at entry."""
 
+import asyncio
 import itertools
 import threading
 import time
@@ -16,7 +17,9 @@ from fenced_locks import (
     LockNotAcquired,
     NotHeld,
     OutcomeUnknown,
+    afenced_lock,
     fenced_lock,
+    nesting,
     signals,
 )
 from fenced_locks.locks import core
@@ -461,7 +464,7 @@ class TestReentry:
 
         signals.lease_lost.connect(note)
         with pytest.raises(LeaseLost, match="'order:1'"), fenced_lock(FIRST):
-            with Later(0.2, lose), pytest.raises(LeaseLost, match="cannot re-enter .*while others were awaited"):
+            with Later(0.2, lose), pytest.raises(LeaseLost, match=r"cannot re-enter .*while others were awaited"):
                 fenced_lock(*NAMES).acquire()
             assert not held(r)
         signals.lease_lost.disconnect(note)
@@ -615,3 +618,73 @@ class TestWhileHeld:
             getattr(signals, name).disconnect(note)
         taken, given_back = signals.lease_acquired, signals.lease_released
         assert told == [*[(taken, name) for name in NAMES], *[(given_back, name) for name in reversed(NAMES)]]
+
+
+class TestNestingAgainstTheOrder:
+    @pytest.fixture(autouse=True)
+    def _nothing_reported(self, monkeypatch):
+        monkeypatch.setattr(nesting, "_reported", set())
+
+    @pytest.fixture
+    def reports(self, caplog):
+        return lambda: [record.getMessage() for record in caplog.records if record.name == "fenced_locks.nesting"]
+
+    @pytest.mark.parametrize("names", [(FIRST,), (FIRST, "aisle:2"), (THIRD, FIRST)])
+    def test_it_is_logged_with_both_names_and_what_is_held_and_taken_all_the_same(self, names, reports):
+        with fenced_lock("mine:1"), fenced_lock(SECOND), fenced_lock(*names) as lock:
+            assert lock.ensure_held()
+        first = [text for text in reports() if f"'{FIRST}' is asked for by one who holds '{SECOND}'" in text]
+        assert len(first) == 1
+        assert first[0].endswith("(held, in this order: 'mine:1', 'stock:x')") or "aisle:2" in names
+
+    def test_several_count_as_taken_before(self, reports):
+        with fenced_lock(SECOND, THIRD), fenced_lock(FIRST):
+            pass
+        assert len(reports()) == 2
+        assert all("(held, in this order: 'stock:x', 'zone:9')" in text for text in reports())
+
+    def test_once_for_names_of_one_kind(self, reports):
+        for number in range(5):
+            with fenced_lock(f"stock:{number}"), fenced_lock(f"order:{number}"):
+                pass
+        assert len(reports()) == 1
+
+    @pytest.mark.parametrize("inner", [(THIRD,), (SECOND, THIRD), (SECOND,)])
+    def test_what_is_in_order_or_entered_again_is_not_reported(self, inner, reports):
+        with fenced_lock(FIRST), fenced_lock(SECOND):
+            with fenced_lock(*inner), fenced_lock(FIRST):
+                pass
+        with fenced_lock(THIRD):
+            pass
+        with fenced_lock(FIRST):
+            pass
+        assert reports() == []
+
+    @pytest.mark.parametrize("options", [{"blocking": False}, {"blocking_timeout": 0}])
+    def test_who_does_not_wait_cannot_wait_for_each_other(self, options, reports):
+        with fenced_lock(SECOND), fenced_lock(FIRST, **options), fenced_lock("aisle:1", "bin:1", **options):
+            pass
+        assert reports() == []
+
+    def test_what_another_thread_holds_is_not_ours(self, reports):
+        with fenced_lock(SECOND):
+            run_threads(lambda: fenced_lock(FIRST).acquire())
+        assert reports() == []
+
+    def test_an_async_lock_counts_as_well(self, reports):
+        async def work():
+            async with afenced_lock(SECOND), afenced_lock(FIRST):
+                with fenced_lock("aisle:1"):
+                    pass
+
+        asyncio.run(work())
+        assert len(reports()) == 3
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_lease_that_awaits_the_end_of_its_transaction_is_held(self, reports):
+        with transaction.atomic():
+            with fenced_lock(SECOND):
+                pass
+            with fenced_lock(FIRST):
+                pass
+        assert len(reports()) == 1
