@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
+import django
 import redis
 
+from fenced_locks import afenced_lock, fenced_lock
 from fenced_locks.issuers import ExternalIssuer
 from fenced_locks.locks.renewal import RENEW
 from fenced_locks.locks.steps import RELEASE
@@ -70,3 +75,39 @@ class Later(threading.Timer):
 
     def __exit__(self, *_exception: object) -> None:
         self.join()
+
+
+def cross_in_process(
+    pipe: Connection, barrier: threading.Barrier, url: str, names: Sequence[str], rounds: int, patience: float
+) -> None:
+    """Take the resources so often by threads' locks and by tasks' locks, and say ``done``; in a child process."""
+    os.environ |= {"REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    django.setup()
+    try:
+        with redis.Redis.from_url(url) as client:
+            barrier.wait(patience)
+            _cross(client, names, rounds, patience)
+            asyncio.run(_cross_as_task(client, names, rounds, patience))
+        pipe.send("done")
+    except BaseException as error:  # noqa: BLE001 - it is shown in the test
+        pipe.send(repr(error))
+
+
+def _cross(client: redis.Redis, names: Sequence[str], rounds: int, patience: float) -> None:
+    for _ in range(rounds):
+        with fenced_lock(*names, blocking_timeout=patience) as lock:
+            _visit(client, lock.fence_tokens)
+
+
+async def _cross_as_task(client: redis.Redis, names: Sequence[str], rounds: int, patience: float) -> None:
+    for _ in range(rounds):
+        async with afenced_lock(*names, blocking_timeout=patience) as lock:
+            _visit(client, lock.fence_tokens)
+
+
+def _visit(client: redis.Redis, tokens: Mapping[str, int]) -> None:
+    for name, token in tokens.items():
+        assert client.set(f"inside:{name}", token, nx=True)
+        client.rpush(f"tokens:{name}", token)
+    for name in tokens:
+        client.delete(f"inside:{name}")
