@@ -89,7 +89,7 @@ def test_every_resource_has_its_token_and_its_whole_lease(r):
             assert list(locks.fence_tokens) == [SECOND, FIRST]
             assert locks.fence_tokens[FIRST] == int(r.get(f"fence:{{{FIRST}}}"))
             assert await locks.ensure_held() == locks.fence_tokens
-            assert 6.9 < locks.remaining() <= 7
+            assert 6 < locks.remaining() <= 7
             assert held(r) == 2
             with pytest.raises(TypeError, match=r"use fence_tokens\['stock:x'\]"):
                 _ = locks.fence_token
@@ -259,8 +259,8 @@ def test_a_lease_of_one_second_outlasts_the_wait_and_is_whole_at_entry(renew, ot
 
     async def work():
         async with afenced_lock(*NAMES, timeout=1, renew=renew, using="cut") as locks:
-            assert all(r.pttl(name) > 900 for name in NAMES)
-            assert 0.9 < locks.remaining() <= 1
+            assert all(r.pttl(name) > 700 for name in NAMES)
+            assert 0.7 < locks.remaining() <= 1
             taken = [command for command in through.calls(("EVALSHA", "EVAL")) if command[2] == b"4"]
             assert len({command[4] for command in taken}) == 3
             # Not renewed any more, unless that was asked for.
@@ -297,10 +297,10 @@ def test_it_has_one_deadline(other):
     async def work():
         started = time.monotonic()
         with pytest.raises(LockNotAcquired, match="'stock:x' is busy"):
-            await afenced_lock(*NAMES, blocking_timeout=0.6).__aenter__()
-        assert 0.6 <= time.monotonic() - started < 0.85
+            await afenced_lock(*NAMES, blocking_timeout=1.2).__aenter__()
+        assert 1.2 <= time.monotonic() - started < 2
 
-    with Later(0.3, first.release):
+    with Later(1, first.release):
         run(work)
 
 
