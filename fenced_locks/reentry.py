@@ -77,10 +77,14 @@ class Reentry(Holding):
     The part of a lock that re-enters which does not wait.
 
     Attributes:
-        resource: What is protected, as the user named it: without the prefix of the settings.
+        resource: What is protected; for ``fenced_lock`` without the prefix of the settings, as the user named it.
     """
 
     resource: str
+
+    def _aim(self, name: str, issuer: object, client: Any, *, hides_retries: bool) -> None:
+        super()._aim(name, issuer, client, hides_retries=hides_retries)
+        self.resource = self._target.resource
 
     @property
     def fence_tokens(self) -> FenceTokens:
