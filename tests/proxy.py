@@ -106,6 +106,11 @@ class Proxy:
         for link in links:
             link.close()
 
+    def retarget(self, url: str) -> None:
+        """Send new connections to another server, and close the present ones."""
+        self._server = urlsplit(url)
+        self.disconnect()
+
     def calls(self, match: Match = None) -> list[Command]:
         """Return the matching commands seen, by default without those that set up connections."""
         with self._changed:

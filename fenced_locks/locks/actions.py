@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..issuers import AnyIssuer, ExternalIssuer
 from ..scripts import Script
-from ..wire import Listener, Undo
+from ..wire import Claim, Listener, Undo
 from . import core
 from .core import Lease
 
@@ -62,7 +62,15 @@ class Listen(NamedTuple):
 
 
 class Hear(NamedTuple):
-    """So many seconds to wait for the ticket."""
+    """So many seconds to wait for the ticket, and what to send when it comes; the arguments of ``Listener.hear``."""
+
+    listener: Listener
+    timeout: float
+    claim: Claim | None
+
+
+class Answer(NamedTuple):
+    """So many seconds to wait for the reply to the claim."""
 
     listener: Listener
     timeout: float
@@ -74,7 +82,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | RequestAll | Pause | Issue | Listen | Hear | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Issue | Listen | Hear | Answer | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 
@@ -105,6 +113,15 @@ class Target:
     hides_retries: bool
 
 
+class Claimed(NamedTuple):
+    """A claim of the lock that was sent already: by whom, when, under which owner id and for how many milliseconds."""
+
+    listener: Listener
+    at: float
+    owner: bytes
+    lease_ms: bytes
+
+
 @dataclass(slots=True)
 class Call:
     """
@@ -114,6 +131,7 @@ class Call:
         deadline: Monotonic time at which it must be over; None for no deadline of its own.
         minted: The owner id that was made for this call; None where the caller chose one.
         lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
+        claimed: A claim of the lock that nobody has answered yet.
         ticket: What says that the lock was handed to us; None if it was not.
         waiter: The id under which we may be registered as a waiter; empty if we are not.
         polls: Whether we can only try, without being registered: for want of a connection, or since we do not wait.
@@ -125,6 +143,7 @@ class Call:
     minted: bytes | None = None
     lost: list[bytes] = field(default_factory=list)
     ticket: bytes | None = None
+    claimed: Claimed | None = None
     waiter: bytes = b""
     polls: bool = False
     busy: core.Busy = field(default_factory=core.Busy)

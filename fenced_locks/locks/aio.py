@@ -174,7 +174,7 @@ class AsyncFencedLock(Holding, Lock):
         place = TaskPlace()
         try:
             gate.join(key, place)
-            turns = Turns(self._target, call, waiting)
+            turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
                 in_front = await place.wait(waiting.left(time.monotonic()))

@@ -17,7 +17,7 @@ from typing import Any, cast
 from asgiref.sync import sync_to_async
 
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, RequestAll, Steps, T
+from .actions import Action, Answer, HangUp, Hear, Issue, Listen, Pause, Request, RequestAll, Steps, T
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,8 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
     return await _do_rarely(wire, action)
 
 
-async def _do_rarely(wire: AsyncWire, action: HangUp | Issue | Pause | RequestAll) -> Any:
+async def _do_rarely(wire: AsyncWire, action: Answer | HangUp | Issue | Pause | RequestAll) -> Any:
+    assert not isinstance(action, Answer), "tasks send no claims ahead"
     if isinstance(action, RequestAll):
         return await wire.call_all(*action)
     if isinstance(action, HangUp):

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, RequestAll, Steps, T
+from .actions import Action, Answer, HangUp, Hear, Issue, Listen, Pause, Request, RequestAll, Steps, T
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -29,7 +29,9 @@ def _do(wire: Wire, action: Action) -> Any:
     if isinstance(action, Request):
         return wire.call(*action)
     if isinstance(action, Hear):
-        return action.listener.hear(action.timeout)
+        return action.listener.hear(action.timeout, action.claim)
+    if isinstance(action, Answer):
+        return action.listener.answer(action.timeout)
     if isinstance(action, Listen):
         return wire.listen(*action)
     return _do_rarely(wire, action)

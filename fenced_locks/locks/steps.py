@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -13,9 +13,9 @@ from ..durations import to_ms
 from ..exceptions import IssuerError, LeaseLost
 from ..issuers import ExternalIssuer
 from ..scripts import Script, load, source
-from ..wire import NotSent, ReplyLost
+from ..wire import Claim, NotSent, ReplyLost, Undo
 from . import core
-from .actions import Call, Issue, Pause, Request, Steps, Target
+from .actions import Answer, Call, Claimed, HangUp, Issue, Pause, Request, Steps, Target
 from .core import Lease, Patience
 
 _log = logging.getLogger(__name__)
@@ -79,11 +79,10 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
     lease_ms = b"%d" % core.lease_ms(timeout)
     patience = core.patience(monotonic(), call.deadline, target.reply_limit)
     while True:
-        if owner in call.lost:
-            owner = core.new_owner_id()
-        started = monotonic()
+        attempt = yield from _attempt(target, call, owner, lease_ms, patience)
+        owner = attempt.owner
         try:
-            reply = yield _acquire_request(target, call, owner, lease_ms, patience.reply_timeout(started))
+            reply = yield attempt.action
         except (NotSent, ReplyLost) as error:
             if isinstance(error, ReplyLost):
                 call.lost.append(owner)
@@ -94,10 +93,13 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             call.lost.append(owner)
             raise
         else:
+            if reply is None:
+                # The server does not know the script of the claim.
+                continue
             # Whatever the reply: a ticket is good for one try, and who tries is no waiter any more.
             call.ticket, call.waiter = None, b""
             if not isinstance(reply, list):
-                return core.granted(reply, owner, started, timeout)
+                return core.granted(reply, owner, attempt.started, timeout)
             call.busy = core.refused(reply)
             if not reply[1].startswith(core.ticket_of(owner)):
                 return None
@@ -105,14 +107,51 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             owner = core.new_owner_id()
 
 
+class _Attempt(NamedTuple):
+    owner: bytes
+    started: float
+    action: Request | Answer
+
+
+def _attempt(target: Target, call: Call, owner: bytes, lease_ms: bytes, patience: Patience) -> Steps[_Attempt]:
+    """Return what is asked for next, and when that began: the claim that was sent already, if there is one."""
+    claimed, call.claimed = call.claimed, None
+    now = monotonic()
+    limit = patience.reply_timeout(now)
+    if claimed is not None and (owner, lease_ms) == (call.minted, claimed.lease_ms):
+        return _Attempt(claimed.owner, claimed.at, Answer(claimed.listener, limit))
+    if claimed is not None:
+        # An override asks for something else.
+        yield from _undo_claim(call, claimed)
+    if owner in call.lost:
+        owner = core.new_owner_id()
+    return _Attempt(owner, now, _acquire_request(target, call, owner, lease_ms, limit))
+
+
+def _undo_claim(call: Call, claimed: Claimed) -> Steps[None]:
+    call.lost.append(claimed.owner)
+    yield HangUp(claimed.listener)
+
+
+def claim_of(target: Target, call: Call, lease_ms: bytes) -> Claim:
+    """Return the request for a lock that is handed to us; the ticket completes it."""
+    owner = call.minted if call.minted and call.minted not in call.lost else core.new_owner_id()
+    args = (owner, lease_ms, target.issuer.argument, call.waiter, *call.lost)
+    keys = (target.lock, target.counter, target.queue, target.wake)
+    return Claim(target.issuer.acquire_script, keys, args, _undo_of(target, owner))
+
+
 def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, timeout: float) -> Request:
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if target.hides_retries:
         ours = [*ours, owner]
     args = (owner, lease_ms, target.issuer.argument, b"polls" if call.polls else call.waiter, *ours)
-    undo = (RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
     keys = (target.lock, target.counter, target.queue, target.wake)
-    return Request(target.issuer.acquire_script, keys, args, timeout, undo)
+    return Request(target.issuer.acquire_script, keys, args, timeout, _undo_of(target, owner))
+
+
+def _undo_of(target: Target, owner: bytes) -> Undo:
+    return RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner)
 
 
 def _release_keys(target: Target) -> tuple[bytes, ...]:
@@ -125,6 +164,9 @@ def give_up(target: Target, call: Call) -> Steps[None]:
 
     Once, since the attempts' own undo was sent behind them, and the others cost no more than a moment.
     """
+    if call.claimed is not None:
+        claimed, call.claimed = call.claimed, None
+        yield from _undo_claim(call, claimed)
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if ours or call.waiter:
         args = (core.new_ticket(), call.waiter, *ours)

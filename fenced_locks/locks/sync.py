@@ -173,7 +173,7 @@ class FencedLock(Holding, Lock):
         place = ThreadPlace()
         try:
             gate.join(key, place)
-            turns = Turns(self._target, call, waiting)
+            turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
                 in_front = place.wait(waiting.left(time.monotonic()))
