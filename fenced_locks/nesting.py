@@ -26,7 +26,7 @@ class Rank(NamedTuple):
     Attributes:
         server: The server and database, in words.
         key: The lock key.
-        resource: Name of the lock, for messages.
+        resource: The name that the user gave it, for messages.
     """
 
     server: str

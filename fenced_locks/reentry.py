@@ -99,7 +99,7 @@ class Reentry(Holding):
     @property
     def _rank(self) -> nesting.Rank:
         """The place of the resource in the order in which resources are taken."""
-        return nesting.rank_of(self._wire.server, self._target.lock, self._target.resource)
+        return nesting.rank_of(self._wire.server, self._target.lock, self.resource)
 
     def _report_disorder(self, blocking: bool | None, limit: Duration | None) -> None:
         """Log it if we are about to wait for a resource while we hold one that comes later in the order."""

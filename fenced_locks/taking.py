@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -73,8 +73,8 @@ class Taking:
         limit = None if left is None else max(0.0, left)
         if (yield partial(lock.acquire, blocking=self._waiting.blocking, blocking_timeout=limit)):
             return None
-        taken = self._names(self._fresh[: self._fresh.index(lock)])
-        return lock._not_acquired(f"the wait is over, and {taken} given back" if taken else "the wait is over")
+        taken = _they_were(self._fresh[: self._fresh.index(lock)])
+        return lock._not_acquired("the wait is over" + (f", and {taken} given back" if taken else ""))
 
     def _keep_alive(self, lock: Lock) -> None:
         """Renew a lease while others are awaited, if its turn to be renewed would come before that is over."""
@@ -124,8 +124,10 @@ class Taking:
             raise error
         busy = busy or Busy()
         busy.expired = True
-        others = self._names(other for other in self._fresh if other is not lock)
-        return core.not_acquired(resource, busy, f"{others} awaited meanwhile, and the wait is over")
+        others = _they_were([other for other in self._fresh if other is not lock])
+        return core.not_acquired(
+            resource, busy, (f"{others} awaited meanwhile, and " if others else "") + "the wait is over"
+        )
 
     def give_back(self) -> Calls[None]:
         """Give back what was taken, the last one first; what fails is logged, since it is not why that is done."""
@@ -139,9 +141,10 @@ class Taking:
             if not isinstance(error, LeaseLost):
                 _log.warning("what was taken of several resources could not be given back: %s", error)
 
-    def _names(self, locks: Iterable[Lock]) -> str:
-        names = [repr(lock._target.resource) for lock in locks]
-        return f"{', '.join(names)} {'was' if len(names) == 1 else 'were'}" if names else ""
+
+def _they_were(locks: Sequence[Lock]) -> str:
+    names = ", ".join(repr(lock._target.resource) for lock in locks)
+    return names and f"{names} {'was' if len(locks) == 1 else 'were'}"
 
 
 def _lasting_ms(lease: Lease, now: float) -> int:

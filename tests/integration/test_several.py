@@ -390,6 +390,18 @@ class TestLeasesWhileOthersAreAwaited:
         assert 50 < lost.value.remaining <= 60
         assert (r.get(FIRST), r.exists(SECOND)) == (b"somebody", 0)
 
+    def test_nor_is_one_the_only_one_that_was_taken_a_riddle(self, through, r):
+        with fenced_lock(SECOND, using="cut"):
+            # The server has it until then.
+            through.delay_request(0.1, is_renewal)
+            started = threading.Event()
+            with Later(0, lambda: (through.wait_for_request(is_renewal), r.delete(FIRST), started.set())):
+                with pytest.raises(
+                    LockNotAcquired, match=r"'order:1' was taken, but the lease ended .*; the wait is over$"
+                ):
+                    fenced_lock(FIRST, SECOND, using="cut", blocking=False).__enter__()
+            assert started.is_set()
+
     def test_a_lease_that_is_over_when_the_renewal_is_answered_is_none(self, through, r):
         with fenced_lock(FIRST, SECOND, using="cut"):
             pass
@@ -585,6 +597,16 @@ class TestWhileHeld:
             watcher.join()
             assert keys_of(through.calls("EVALSHA")) == list(NAMES)
 
+    def test_a_server_that_cannot_be_asked_is_a_clear_error(self, through, monkeypatch):
+        monkeypatch.setattr(core, "RETRY_SECONDS", 0.1)
+        with fenced_lock(*NAMES, using="cut") as locks:
+            through.drop_reply(times=100)
+            with pytest.raises(OutcomeUnknown, match="check of 'order:1' was sent"):
+                locks.ensure_held()
+            through._script.clear()
+            through.drop_reply()
+            assert locks.ensure_held() == locks.fence_tokens
+
     @pytest.mark.parametrize("at", NAMES)
     def test_the_loss_of_any_is_found(self, at, r):
         with pytest.raises(LeaseLost), fenced_lock(*NAMES) as locks:
@@ -684,6 +706,17 @@ class TestNestingAgainstTheOrder:
         with fenced_lock(SECOND), fenced_lock(FIRST, **options), fenced_lock("aisle:1", "bin:1", **options):
             pass
         assert reports() == []
+
+    def test_the_names_are_those_that_the_user_gave(self, settings, reports):
+        settings.FENCED_LOCKS = {"KEY_PREFIX": "shop:"}
+        for outer, inner in (("zone", "stock"), ("stock", "order"), ("zone", "order")):
+            with fenced_lock(outer), fenced_lock(inner):
+                pass
+        assert [text.partition(":")[0] for text in reports()] == [
+            "'stock' is asked for by one who holds 'zone'",
+            "'order' is asked for by one who holds 'stock'",
+            "'order' is asked for by one who holds 'zone'",
+        ]
 
     def test_what_another_thread_or_task_holds_is_not_ours(self, reports):
         async def child():

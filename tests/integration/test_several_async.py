@@ -13,6 +13,7 @@ from fenced_locks import (
     LeaseLost,
     LockNotAcquired,
     NotHeld,
+    OutcomeUnknown,
     afenced_lock,
     fenced_lock,
     signals,
@@ -160,6 +161,19 @@ def test_all_or_none_when_an_issuer_fails(at, error, r):
     async def work():
         with pytest.raises(IssuerError, match=error.__name__):
             await afenced_lock(*NAMES, issuer=Failing(at, fail)).acquire()
+        assert nothing_is_left(r)
+
+    run(work)
+
+
+def test_a_lost_reply_to_the_renewal(through, r):
+    async def work():
+        through.drop_reply(is_renewal)
+        async with afenced_lock(*NAMES, using="cut", timeout=5) as locks:
+            assert held(r) == len(locks.fence_tokens) == 3
+        through.drop_reply(is_renewal, times=100)
+        with pytest.raises(OutcomeUnknown, match="acquire of 'order:1' was sent"):
+            await afenced_lock(*NAMES, using="cut", blocking_timeout=0.2).acquire()
         assert nothing_is_left(r)
 
     run(work)
