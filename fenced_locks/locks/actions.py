@@ -29,6 +29,14 @@ class Request(NamedTuple):
     undo: Undo | None = None
 
 
+class RequestAll(NamedTuple):
+    """One attempt to run a script with each of these keys and arguments; the arguments of ``Wire.call_all``."""
+
+    script: Script
+    calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]
+    timeout: float
+
+
 class Pause(NamedTuple):
     """Seconds to wait."""
 
@@ -73,7 +81,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | Pause | Ask | Listen | Hear | Answer | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Ask | Listen | Hear | Answer | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 

@@ -16,7 +16,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import async_wire_for
 from . import core, steps
 from .actions import Call, Steps, T
@@ -332,9 +332,9 @@ class AsyncFencedLock(Holding, Lock):
 
     async def __aenter__(self) -> Self:
         if await self.acquire():
-            self._entered.append((_current_task(), self._held("enter")))
+            self._note_entry()
             return self
-        raise core.not_acquired(self._target.resource, self._busy, "the wait is over")
+        raise self._not_acquired("the wait is over")
 
     async def __aexit__(
         self,
@@ -377,6 +377,13 @@ class AsyncFencedLock(Holding, Lock):
         super()._keep(lease)
         task = None if lease is None else _current_task()
         self.local.task = (lambda: None) if task is None else ref(task)
+
+    def _not_acquired(self, waited: str) -> LockNotAcquired:
+        return core.not_acquired(self._target.resource, self._busy, waited)
+
+    def _note_entry(self) -> None:
+        """A block was entered with the lease that is held."""
+        self._entered.append((_current_task(), self._held("enter")))
 
     def _lease_to_leave(self) -> Lease | None:
         """Return the lease with which the block was entered; a generator may be closed by another task."""

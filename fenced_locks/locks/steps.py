@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _OWNER_OF = source("owner_of")
 RELEASE = load("release", _OWNER_OF, source("hand_over"))
 _EXTEND = load("extend", _OWNER_OF)
-_ADOPT = load("adopt", _OWNER_OF)
+ADOPT = load("adopt", _OWNER_OF)
 _OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
@@ -177,7 +177,7 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
     while True:
         try:
             timeout = patience.reply_timeout(monotonic())
-            reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
+            reply = yield Request(ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
         except (NotSent, ReplyLost) as error:
             repeated = b"1" if isinstance(error, ReplyLost) else repeated
             yield Pause(pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
@@ -238,7 +238,7 @@ def ensure(target: Target, lease: Lease, action: str = "rely on") -> Steps[int]:
     """Return the token if the lease is still ours, by local time and at the server."""
     refuse_ended(target, lease, action)
     args = (lease.owner, lease.owner, b"0")
-    reply, _ = yield from repeat(target, "check", _ADOPT, (target.lock,), lambda: args)
+    reply, _ = yield from repeat(target, "check", ADOPT, (target.lock,), lambda: args)
     if isinstance(reply, list):
         raise lost(target, lease, action, reply)
     return lease.fence_token

@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.lock import Lock
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import wire_for
 from . import core, steps
 from .actions import Call, Steps, T
@@ -351,8 +351,10 @@ class FencedLock(Holding, Lock):
     def __enter__(self) -> Self:
         if self.acquire():
             return self
-        busy = getattr(self._calls, "busy", core.Busy())
-        raise core.not_acquired(self._target.resource, busy, "the wait is over")
+        raise self._not_acquired("the wait is over")
+
+    def _not_acquired(self, waited: str) -> LockNotAcquired:
+        return core.not_acquired(self._target.resource, getattr(self._calls, "busy", core.Busy()), waited)
 
     def __exit__(
         self,
