@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
 from types import FrameType
 from typing import Any
 
@@ -15,15 +16,16 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from redis.exceptions import RedisError
 
 from ..conf import conf
-from ..connections import get_client
 from ..shortcuts import configured_issuer
 from . import TAG
 from .asking import CannotAsk
 from .clocks import clocks_apart
 from .keeping import emptied_by_a_cache, evicted, expiring_counters, not_persisted
 from .server import Server, asked
+from .settings import client_or_reason
 
 # From here on Redis knows SET … KEEPTTL and lets BLPOP wait for a fraction of a second.
 OLDEST_REDIS = (6, 0)
@@ -37,10 +39,15 @@ def check_servers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> lis
     """Ask the server of the locks (fenced_locks.W020 if it cannot be asked) and look at each concern."""
     if any(conf.problems()):
         return []
+    client = client_or_reason()
+    if isinstance(client, RedisError):
+        return [*lease_without_end(), _cannot(str(client))]
     try:
-        client, issuer = get_client(), configured_issuer()
+        issuer = configured_issuer()
     except ImproperlyConfigured:
-        # Another check says so.
+        return []
+    if isinstance(client, Exception) or iscoroutinefunction(client.execute_command):
+        # Another check says so, as it does of an issuer that is none.
         return []
     if not hasattr(getattr(client, "connection_pool", None), "connection_class"):
         return [*lease_without_end(), _cannot("its client has no single server")]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from redis.exceptions import RedisClusterException, RedisError
 
 from ..conf import conf
 from ..connections import UnsuitableClient, get_client
 from ..shortcuts import configured_issuer
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 # MySQLdb.constants.CLIENT.FOUND_ROWS: no driver is needed to look at settings.
 _FOUND_ROWS = 2
@@ -29,33 +33,40 @@ def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     """The cache alias must exist and have a Redis client (fenced_locks.E002); no server is asked."""
     if any(conf.problems()):
         return []
-    try:
-        get_client()
-    except UnsuitableClient:
-        # For check_client.
+    client = client_or_reason()
+    if not isinstance(client, ImproperlyConfigured) or isinstance(client, UnsuitableClient):
         return []
-    except ImproperlyConfigured as error:
-        hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
-        return [Error(f"{error}.", hint=hint, id="fenced_locks.E002")]
-    return []
+    hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
+    return [Error(f"{str(client).rstrip('.')}.", hint=hint, id="fenced_locks.E002")]
 
 
 def check_client(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """The client class of the cache alias must be able to keep locks (fenced_locks.E005); no server is asked."""
     if any(conf.problems()):
         return []
-    hint = "Leave CLIENT_CLASS and REDIS_CLIENT_CLASS out of its OPTIONS, or give the locks an alias of their own."
+    client = client_or_reason()
+    if isinstance(client, RedisClusterException):
+        reason = f"cache alias {conf.USING!r} cannot keep locks: its client cannot be made: {client}".splitlines()[0]
+    elif isinstance(client, UnsuitableClient):
+        reason = str(client)
+    elif not isinstance(client, Exception) and iscoroutinefunction(client.execute_command):
+        kind = f"{type(client).__module__}.{type(client).__qualname__}"
+        reason = f"cache alias {conf.USING!r} cannot keep locks: its client {kind} does not block"
+    else:
+        return []
+    hint = (
+        "Leave CLIENT_CLASS and REDIS_CLIENT_CLASS out of its OPTIONS, or give the locks an alias of their own. Async "
+        "locks have an async client made for them."
+    )
+    return [Error(f"{reason.rstrip('.')}.", hint=hint, id="fenced_locks.E005")]
+
+
+def client_or_reason() -> Redis | Exception:
+    """Return the client of the locks, or why there is none; some kinds connect when they are made."""
     try:
-        client = get_client()
-    except UnsuitableClient as error:
-        return [Error(f"{error}.", hint=hint, id="fenced_locks.E005")]
-    except ImproperlyConfigured:
-        return []
-    if not iscoroutinefunction(client.execute_command):
-        return []
-    kind = f"{type(client).__module__}.{type(client).__qualname__}"
-    message = f"cache alias {conf.USING!r} cannot keep locks: its client {kind} does not block."
-    return [Error(message, hint=f"{hint} Async locks make their own client from it.", id="fenced_locks.E005")]
+        return get_client()
+    except (ImproperlyConfigured, RedisError, RedisClusterException) as error:
+        return error
 
 
 def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:

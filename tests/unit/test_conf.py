@@ -93,6 +93,7 @@ def test_a_broken_alias_is_an_error_and_no_traceback(settings, broken):
     [
         ({"CLIENT_CLASS": "django_redis.client.ShardClient"}, "ShardClient has no single server"),
         ({"REDIS_CLIENT_CLASS": "redis.asyncio.Redis"}, "redis.asyncio.client.Redis does not block"),
+        ({"REDIS_CLIENT_CLASS": "redis.cluster.RedisCluster"}, "RedisCluster requires at least one node"),
     ],
 )
 def test_a_client_class_that_cannot_keep_locks_is_an_error(settings, options, reason):
