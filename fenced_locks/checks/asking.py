@@ -50,8 +50,8 @@ class Line:
         ends = time.monotonic() + self._seconds
         try:
             return exchange_all(self._connection, [pack(*command) for command in commands], ends)
-        except ReplyLost as lost:
-            raise CannotAsk(_reason(lost.__cause__ or lost)) from lost
+        except Exception as error:  # what listens there need not be Redis
+            raise CannotAsk(_reason(error)) from error
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -123,5 +123,7 @@ def read_clock(line: Line) -> Reading | Exception:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, ReplyLost) and error.__cause__:
+        error = error.__cause__
     text = str(error).strip().rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,16 +11,15 @@ from django.core.cache import DEFAULT_CACHE_ALIAS, caches
 from django.core.cache.backends.redis import RedisCache
 from django.core.checks import CheckMessage
 from django.core.checks import Warning as CheckWarning
-from django.core.exceptions import ImproperlyConfigured
 from django_redis.client import DefaultClient
 
 from ..conf import conf
-from ..connections import get_client
 from ..issuers import RedisIssuer
 from ..keys import COUNTER_PREFIX, lock_name
 from ..wire.lines import server_of
 from .asking import CannotAsk, connection_like, line_to, read_info
 from .server import Server
+from .settings import client_or_reason
 
 # What is looked at for counters with an expiry: a sample, not ten million keys.
 _SCANS, _KEYS_PER_SCAN, _SCAN_SECONDS = 20, 1000, 1.0
@@ -127,11 +126,8 @@ def _clears(server: Server, alias: str) -> bool:
         if alias not in (DEFAULT_CACHE_ALIAS, settings.CACHE_MIDDLEWARE_ALIAS, settings.SESSION_CACHE_ALIAS):
             return False
         return _is_flushed(caches[alias])
-    try:
-        client = get_client(alias)
-    except ImproperlyConfigured:
-        return False
-    return _is_flushed(caches[alias]) and _is_same_database(server, client)
+    client = client_or_reason(alias)
+    return not isinstance(client, Exception) and _is_flushed(caches[alias]) and _is_same_database(server, client)
 
 
 def _is_flushed(cache: Any) -> bool:
@@ -150,7 +146,7 @@ def _is_same_database(server: Server, client: Any) -> bool:
     ours, other = server_of(server.client.connection_pool), server_of(pool)
     if ours == other:
         return True
-    if int(str(ours[-1])) != int(str(other[-1])):
+    if str(ours[-1]) != str(other[-1]):
         return False
     # One server has many addresses, but one run_id.
     try:

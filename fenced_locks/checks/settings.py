@@ -61,10 +61,11 @@ def check_client(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
     return [Error(f"{reason.rstrip('.')}.", hint=hint, id="fenced_locks.E005")]
 
 
-def client_or_reason() -> Redis | Exception:
-    """Return the client of the locks, or why there is none; some kinds connect when they are made."""
+def client_or_reason(using: str | None = None) -> Redis | Exception:
+    """Return the client of an alias, that of the locks if none is named, or why there is none."""
     try:
-        return get_client()
+        # Some kinds connect when they are made.
+        return get_client(using)
     except (ImproperlyConfigured, RedisError, RedisClusterException) as error:
         return error
 

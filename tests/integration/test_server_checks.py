@@ -10,6 +10,7 @@ import redis
 from django.core.cache.backends.redis import RedisCache
 from django.core.checks import run_checks
 from django.core.management import call_command
+from django_redis.client import DefaultClient
 
 from fenced_locks import FencedLock
 from fenced_locks.checks import TAG, asking, keeping, server
@@ -17,6 +18,7 @@ from tests.helpers import wait_until
 
 DJANGO_REDIS = "django_redis.cache.RedisCache"
 DJANGO = "django.core.cache.backends.redis.RedisCache"
+CLUSTER = "redis.cluster.RedisCluster"
 MEMORY = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 
@@ -140,6 +142,12 @@ def test_a_server_that_says_nothing_is_not_waited_for(use, proxy, monkeypatch):
     assert "TimeoutError" in only("W020")
 
 
+def test_something_else_that_listens_there(use, proxy):
+    use(f"{proxy.url}?protocol=2")
+    proxy.change_reply(lambda reply: b"HTTP/1.1 400 Bad Request\r\n", "INFO")
+    assert "InvalidResponse: unexpected reply b'HTTP/1.1" in only("W020")
+
+
 @pytest.mark.parametrize("command", ["INFO", "TIME", "SCAN", "PTTL"])
 def test_a_server_that_goes_down_meanwhile_is_the_same_warning(use, proxy, client_factory, command):
     with FencedLock(client_factory(), "order:1", timeout=5):
@@ -215,6 +223,14 @@ def test_the_default_cache_is_emptied_also_where_it_is_the_only_one(settings, re
     assert "the database of the cache 'default': cache.clear()" in only("W029").replace("Redis database", "database")
 
 
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("name", ["CACHE_MIDDLEWARE_ALIAS", "SESSION_CACHE_ALIAS"])
+def test_so_is_a_cache_that_django_has_another_use_for(use, settings, redis_url, name):
+    use(redis_url)
+    setattr(settings, name, "locks")
+    assert "'locks'" in only("W029")
+
+
 @pytest.mark.parametrize("backend", [DJANGO_REDIS, DJANGO])
 @pytest.mark.parametrize("address", ["url", "localhost", "unix_url", "proxy"])
 def test_another_cache_of_the_same_database_is_found_by_any_address(use, own_server, make_proxy, backend, address):
@@ -223,6 +239,13 @@ def test_another_cache_of_the_same_database_is_found_by_any_address(use, own_ser
     location = locations.get(address) or getattr(started, address)
     use(started.url, caches={"pages": {"BACKEND": backend, "LOCATION": location}})
     assert "'pages'" in only("W029")
+
+
+class Own(DefaultClient):
+    """A client of django-redis whose `clear()` takes its own keys only."""
+
+    def clear(self, client=None):
+        """Do less."""
 
 
 class OwnKeysOnly(RedisCache):
@@ -238,10 +261,18 @@ class OwnKeysOnly(RedisCache):
         {"pages": {"BACKEND": DJANGO, "LOCATION": "OTHER"}},
         {"pages": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://127.0.0.1:1/0"}},
         {"pages": {"BACKEND": "no.such.Cache"}},
+        {
+            "pages": {
+                "BACKEND": DJANGO_REDIS,
+                "LOCATION": "SAME",
+                "OPTIONS": {"REDIS_CLIENT_CLASS": "redis.RedisCluster"},
+            }
+        },
+        {"pages": {"BACKEND": DJANGO_REDIS, "LOCATION": "SAME", "OPTIONS": {"CLIENT_CLASS": f"{__name__}.Own"}}},
         {"pages": {"BACKEND": f"{__name__}.OwnKeysOnly", "LOCATION": "SAME"}},
         {"pages": MEMORY},
     ],
-    ids=["other database", "down", "broken", "own keys", "memory"],
+    ids=["other database", "down", "broken", "cluster", "own keys of a client", "own keys", "memory"],
 )
 def test_a_cache_that_does_not_empty_it_is_silent(use, own_server, others):
     url = own_server().url
