@@ -171,14 +171,22 @@ async def _arun_view(run: Callable[[], Any], lock: AsyncReentrantLock, request: 
 
 @contextmanager
 def _shown(request: Any, lock: FencedLock | AsyncFencedLock) -> Iterator[None]:
-    """Let the request show this lock, and the outer one afterwards."""
-    outer = {name: getattr(request, name) for name in ("fence_token", "fenced_lock") if hasattr(request, name)}
-    request.fence_token, request.fenced_lock = lock.fence_token, lock
+    """Let the request show this lock and the token that its lease carries, and the outer one afterwards."""
+    outer, outer_token = getattr(request, "fenced_lock", None), getattr(request, "fence_token", None)
+
+    def show(token: int) -> None:
+        # Not while a view within shows another lock.
+        if request.fenced_lock is lock:
+            request.fence_token = token
+
+    request.fenced_lock = lock
     try:
-        yield
+        with lock._following(show):
+            yield
     finally:
-        for name, value in outer.items():
-            setattr(request, name, value)
+        if outer is not None:
+            # The outer lease may carry another token by now.
+            request.fenced_lock, request.fence_token = outer, outer.fence_token or outer_token
 
 
 @contextmanager

@@ -89,6 +89,11 @@ class Proxy:
         """Send on what `change` makes of the reply as it came."""
         return self._add(match, times, ChangeReply(change))
 
+    def spare(self) -> None:
+        """Forget the faults that no command has met yet."""
+        with self._changed:
+            self._script.clear()
+
     def mute(self) -> None:
         """Forward nothing in either direction, on old and new connections, until `unmute`; keep requests."""
         self._set(muted=True)

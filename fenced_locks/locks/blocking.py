@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, Answer, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, Steps, T
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -37,10 +37,10 @@ def _do(wire: Wire, action: Action) -> Any:
     return _do_rarely(action)
 
 
-def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+def _do_rarely(action: Ask | HangUp | Pause) -> Any:
     if isinstance(action, HangUp):
         return action.listener.hang_up()
-    if isinstance(action, Issue):
-        return action.issuer.issue(action.resource)
+    if isinstance(action, Ask):
+        return action.question()
     time.sleep(action.seconds)
     return None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, signals
@@ -91,6 +93,17 @@ class Holding:
         if lease.ends_at is None:
             return None
         return 0.0 if lease.lost else max(0.0, lease.ends_at - time.monotonic())
+
+    @contextmanager
+    def _following(self, follow: Callable[[int], object]) -> Iterator[None]:
+        """Inside the block, call this with the token of the lease held here: now, and whenever it carries another."""
+        lease = self._held("follow")
+        lease.followers.append(follow)
+        follow(lease.fence_token)
+        try:
+            yield
+        finally:
+            lease.followers.remove(follow)
 
     @property
     def _lease(self) -> Lease | None:

@@ -45,6 +45,8 @@ def plain(client: redis.Redis) -> int | None:
             owner: str | None = lock.owner_id
             token: int | None = lock.fence_token
             lock.extend(10)
+            following: int = lock.advance() + lock.advance(at_least=5)
+            assert following
             assert owner
             return token
     except LockNotAcquired as busy:
