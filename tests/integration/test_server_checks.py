@@ -215,6 +215,18 @@ def test_no_more_than_a_sample_of_the_counters_is_looked_at(use, own_server, mak
     assert 2_000 <= len(proxy.calls("PTTL")) < 3_000
 
 
+def test_the_sample_ends_where_the_server_is_slow(use, own_server, make_proxy, monkeypatch):
+    monkeypatch.setattr(keeping, "_SCAN_SECONDS", 0.05)
+    started = own_server("--appendonly", "yes")
+    with redis.Redis.from_url(started.url) as client:
+        client.mset({f"fence:{{{number}}}": 1 for number in range(3_000)})
+    proxy = make_proxy(started.url)
+    proxy.delay_reply(0.1, "SCAN", times=3)
+    use(proxy.url, "counter")
+    assert ids() == []
+    assert len(proxy.calls("SCAN")) == 1
+
+
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("backend", [DJANGO_REDIS, DJANGO])
 def test_the_default_cache_is_emptied_also_where_it_is_the_only_one(settings, redis_url, backend):
