@@ -19,7 +19,7 @@ import redis
 from tests import docs_runner
 from tests.helpers import wait_until
 
-celery = pytest.importorskip("celery", reason="the recipe needs pip install -e '.[test,recipes]'")
+celery = pytest.importorskip("celery", reason="without celery; recipes need more: pip install -e '.[test,recipes]'")
 
 PAGE = docs_runner.PAGES / "how-to" / "recipes" / "celery.md"
 PATIENCE = 60
