@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -71,19 +71,6 @@ def add_under(lock: Lock, client: redis.Redis) -> None:
             client.set("number", seen + 1)
 
 
-def both(*locks: Lock) -> Lock:
-    """Take several locks, in this order."""
-
-    @contextmanager
-    def taken() -> Iterator[None]:
-        with ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock())
-            yield
-
-    return taken
-
-
 def test_the_number_would_be_wrong_without_one_name(client: redis.Redis) -> None:
     locks: list[Lock] = [lambda: client.lock("order:1", timeout=30), lambda: fenced_lock("other:1", timeout=30)]
     run_threads(*[lambda lock=lock: add_under(lock, client) for lock in locks], timeout=60)
@@ -98,15 +85,13 @@ def test_old_and_new_locks_exclude_each_other(old_and_new: tuple[Lock, Lock], cl
 
 @pytest.mark.parametrize("deploys", ["before and between", "between and after"])
 def test_neighbouring_deploys_of_another_name_exclude_each_other(deploys: str, client: redis.Redis) -> None:
-    def before() -> AbstractContextManager[Any]:
-        return fenced_lock(":1:order:1", timeout=30, blocking_timeout=60)
+    names = {"before": [":1:order:1"], "between": [":1:order:1", "order:1"], "after": ["order:1"]}
 
-    def after() -> AbstractContextManager[Any]:
-        return fenced_lock("order:1", timeout=30, blocking_timeout=60)
+    def taking(deploy: str) -> Lock:
+        return lambda: fenced_lock(*names[deploy], timeout=30, blocking_timeout=60)
 
-    locks = {"before": before, "between": both(before, after), "after": after}
-    threads = [lambda lock=locks[name]: add_under(lock, client) for name in deploys.split(" and ") * 2]
-    run_threads(*threads, timeout=100)
+    locks = [taking(name) for name in deploys.split(" and ")]
+    run_threads(*[lambda lock=lock: add_under(lock, client) for lock in locks * 2], timeout=100)
     assert int(client.get("number") or 0) == 4 * ROUNDS
 
 
