@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,6 +16,7 @@ from django.conf import settings
 from redis._parsers import _HiredisParser, _RESP2Parser
 from redis.utils import HIREDIS_AVAILABLE
 
+from tests import docs_runner
 from tests.proxy import Proxy
 
 ClientFactory = Callable[..., redis.Redis]
@@ -121,6 +123,14 @@ def own_server() -> Iterator[Callable[..., servers.RedisServer]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Path:
+    """The folder of the project that the tutorial sets up; copy it to go on with it."""
+    folder = tmp_path_factory.mktemp("shop")
+    docs_runner.run_in_process(folder, redis_url)
+    return folder
 
 
 @pytest.fixture
