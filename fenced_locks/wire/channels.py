@@ -157,20 +157,30 @@ def maker(pool: Any) -> Callable[[], Any]:
 
 async def open_channel(make: Callable[[], Any], seconds: float) -> Channel:
     """
-    Return a new channel, connected within so many seconds, or in the time that the settings allow if that is shorter.
+    Return a new channel, connected within so many seconds.
+
+    Raises:
+        As ``connect``.
+    """
+    connection = make()
+    await connect(connection, seconds)
+    return Channel(connection, asyncio.get_running_loop())
+
+
+async def connect(connection: Any, seconds: float) -> None:
+    """
+    Connect within so many seconds, or in the time that the settings allow if that is shorter.
 
     Raises:
         NotSent: The server cannot be reached.
         redis.exceptions.AuthenticationError, AuthorizationError, ResponseError: It does not want us.
     """
-    connection = make()
-    channel = None
+    is_connected = False
     try:
         await asyncio.wait_for(connection.connect(), max(0.001, seconds))
-        if connection._writer.transport.is_closing() or connection._reader.at_eof():
+        if is_gone(connection):
             raise RedisConnectionError("closed by the server at once")
-        channel = Channel(connection, asyncio.get_running_loop())
-        return channel
+        is_connected = True
     except REFUSED_FOR_GOOD:
         raise
     except asyncio.TimeoutError:
@@ -178,7 +188,13 @@ async def open_channel(make: Callable[[], Any], seconds: float) -> Channel:
     except UNREACHABLE as error:
         raise NotSent from named(error)
     finally:
-        if channel is None:
+        if not is_connected:
             # Half made, it might not have selected its database yet. A loop that is closed cannot close it any more.
             with suppress(RuntimeError):
                 connection._close()
+
+
+def is_gone(connection: Any) -> bool:
+    """Return whether a connection is closed, as far as anybody knows."""
+    writer = connection._writer
+    return writer is None or writer.transport.is_closing() or connection._reader.at_eof()
