@@ -8,7 +8,7 @@ here once.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -42,6 +42,12 @@ class Issue(NamedTuple):
     resource: str
 
 
+class Work(NamedTuple):
+    """Something of the caller's, that is awaited where it can be."""
+
+    call: Callable[[], Any]
+
+
 class Listen(NamedTuple):
     """A script, and to block on a list right after it; the arguments of ``Wire.listen``."""
 
@@ -66,7 +72,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | Pause | Issue | Listen | Hear | HangUp
+Action: TypeAlias = Request | Pause | Issue | Work | Listen | Hear | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 

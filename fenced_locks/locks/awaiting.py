@@ -11,13 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isawaitable
 from math import inf
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T, Work
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -156,12 +157,15 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
     return await _do_rarely(action)
 
 
-async def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+async def _do_rarely(action: HangUp | Issue | Pause | Work) -> Any:
     if isinstance(action, HangUp):
         return await cast("AsyncListener", action.listener).hang_up()
     if isinstance(action, Issue):
         # In the thread where the caller's database connections are, so that it knows of their transactions.
         return await sync_to_async(action.issuer.issue, thread_sensitive=True)(action.resource)
+    if isinstance(action, Work):
+        result = action.call()
+        return await result if isawaitable(result) else result
     await asyncio.sleep(action.seconds)
     return None
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T, Work
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -35,10 +35,12 @@ def _do(wire: Wire, action: Action) -> Any:
     return _do_rarely(action)
 
 
-def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+def _do_rarely(action: HangUp | Issue | Pause | Work) -> Any:
     if isinstance(action, HangUp):
         return action.listener.hang_up()
     if isinstance(action, Issue):
         return action.issuer.issue(action.resource)
+    if isinstance(action, Work):
+        return action.call()
     time.sleep(action.seconds)
     return None

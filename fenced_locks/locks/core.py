@@ -49,6 +49,7 @@ class Lease:
         process: Which process holds it; see ``is_inherited``.
         renewal: What renews it; None if nothing does.
         asked_at: When the call that took it began to wait, in local monotonic time.
+        transactions: One entry for each that is under way.
     """
 
     owner: bytes
@@ -62,6 +63,7 @@ class Lease:
     process: int = field(default_factory=lambda: _this_process())
     renewal: Any = None
     asked_at: float = 0.0
+    transactions: list[None] = field(default_factory=list)
 
     def is_inherited(self) -> bool:
         """Return whether it belongs to the process of which this one was forked."""
