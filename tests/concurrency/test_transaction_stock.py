@@ -11,13 +11,27 @@ from fenced_locks import FencedLock, LeaseLost, LockNotAcquired, OutcomeUnknown,
 from tests.transactions import Awaiting, Blocking, sell
 
 PROCESSES = 20
-STOCK = 300
-# Of a hundred messages of a sale so many are lost, or their replies.
+STOCK = 200
+# Of a hundred messages so many are lost, and so many replies.
 LOST = 2
 
 # Its children have everything imported.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
+
+
+class Lottery:
+    """Matches some commands; each is drawn once, however many faults are meant for it."""
+
+    def __init__(self, seed):
+        self._random = random.Random(seed)
+        self._command, self._drawn = None, False
+
+    def __call__(self, command):
+        if command is not self._command:
+            lossy = command[0].upper() in (b"WATCH", b"GET", b"MULTI", b"SET", b"RPUSH", b"EXEC")
+            self._command, self._drawn = command, lossy and self._random.randrange(100) < LOST
+        return self._drawn
 
 
 def sell_one(sale):
@@ -71,11 +85,8 @@ def seller(number, url, start, told):
 @pytest.mark.timeout(240)
 def test_twenty_processes_sell_a_stock_to_the_last_piece_and_no_further(proxy, r):
     r.set("stock", STOCK)
-    lottery = random.Random(1)
-    lossy = ("WATCH", "GET", "MULTI", "SET", "RPUSH", "EXEC", "EVALSHA")
-    match = lambda command: command[0].decode().upper() in lossy and lottery.randrange(100) < LOST  # noqa: E731
-    dropped = proxy.drop_reply(match, times=150)
-    proxy.drop_request(match, times=150)
+    proxy.drop_reply(Lottery(1), times=200)
+    proxy.drop_request(Lottery(2), times=200)
 
     start, told = _context.Barrier(PROCESSES + 1), _context.Queue()
     processes = [
@@ -98,9 +109,8 @@ def test_twenty_processes_sell_a_stock_to_the_last_piece_and_no_further(proxy, r
     assert len(set(ledger)) == STOCK, "a sale was made twice"
     assert set(sold) <= set(ledger), "a sale that was made is lost"
     assert set(ledger) <= set(sold) | set(unknown)
-    # It was hard: replies were lost, and those of EXEC as well.
-    assert dropped.happened.is_set()
-    assert unknown
+    # It was hard: the replies of sales that were made were lost.
+    assert set(unknown) & set(ledger)
 
 
 def test_the_ledger_knows_what_became_of_a_sale_that_is_unknown(proxy, client_factory, r):
