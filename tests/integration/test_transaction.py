@@ -36,6 +36,14 @@ def stock(r):
     return lambda: (int(r.get("stock")), [int(sold) for sold in r.lrange("ledger", 0, -1)])
 
 
+def think(kind, seconds):
+    """Let time pass; that of the event loop, where there is one."""
+    if kind.lock_class is AsyncFencedLock:
+        yield asyncio.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
 # --- what it returns -----------------------------------------------------------------------------------------------
 
 
@@ -242,6 +250,20 @@ def test_a_watch_error_of_funcs_own_means_once_more(kind, lock, stock):
     assert len(calls) == 3
 
 
+def test_the_end_of_a_lease_that_is_renewed_is_not_the_deadline(kind, client, stock):
+    lock, calls = kind.lock(client, timeout=0.6, renew=True), []
+
+    def steps(pipe):
+        if len(calls) == 1:
+            yield from think(kind, 0.9)
+            raise WatchError("once more")
+        pipe.multi()
+        pipe.decr("stock")
+
+    assert kind.transact(lock, counted(steps, calls), "stock") == [9]
+    kind.wait(lock.release())
+
+
 def test_it_is_not_tried_beyond_the_end_of_the_lease(kind, client, r, stock):
     lock = kind.lock(client, timeout=0.4)
 
@@ -387,10 +409,7 @@ def test_it_works_while_the_lease_is_renewed_all_the_time(kind, client, stock):
     def steps(pipe):
         left = int((yield pipe.get("stock")))
         # Renewed about three times a second.
-        if kind.lock_class is AsyncFencedLock:
-            yield asyncio.sleep(0.06)
-        else:
-            time.sleep(0.06)
+        yield from think(kind, 0.06)
         pipe.multi()
         pipe.set("stock", left - 1)
 
@@ -405,10 +424,7 @@ def test_a_func_that_takes_longer_than_the_time_between_two_renewals_comes_throu
     lock, calls = kind.lock(client, timeout=1, renew=True), []
 
     def steps(pipe):
-        if kind.lock_class is AsyncFencedLock:
-            yield asyncio.sleep(share)
-        else:
-            time.sleep(share)
+        yield from think(kind, share)
         pipe.multi()
         pipe.decr("stock")
 

@@ -217,7 +217,7 @@ def test_an_interruption_closes_the_connection_in_the_middle_of_a_reply(proxy, c
 def test_a_cancellation_while_a_reply_is_due_is_raised_and_harms_no_other(proxy, r, message):
     r.set("stock", 10)
     kind = Awaiting()
-    lock = kind.lock(kind.client(proxy.url))
+    lock = kind.lock(kind.client(proxy.url), thread_local=False)
 
     async def func(pipe):
         left = int(await pipe.get("stock"))
@@ -245,10 +245,34 @@ def test_a_cancellation_while_a_reply_is_due_is_raised_and_harms_no_other(proxy,
             assert left == 9
         await lock.release()
 
-    # One task for all, as the lock wants it.
-    lock.local.task = lambda: None
     kind.wait(work())
     kind.close()
+
+
+def test_a_cancellation_while_func_thinks_leaves_nothing_watched(r, redis_url):
+    r.mset({"stock": 10, "price": 1})
+    kind, calls = Awaiting(), []
+    lock = kind.lock(kind.client(redis_url), thread_local=False)
+
+    async def work():
+        thinking = asyncio.Event()
+
+        async def func(pipe):
+            thinking.set()
+            await asyncio.sleep(60)
+
+        task = asyncio.ensure_future(lock.transaction(func, "price"))
+        await thinking.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        # A key that was watched then is of no interest now.
+        r.incr("price")
+        assert await lock.transaction(kind.function(counted(sell, calls)), "stock") == [True, 1]
+
+    kind.wait(work())
+    kind.close()
+    assert len(calls) == 1
 
 
 def test_a_cancellation_at_any_moment_leaves_everything_in_order(r, redis_url):
