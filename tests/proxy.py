@@ -83,6 +83,11 @@ class Proxy:
         """Have the request executed at once and hold its reply."""
         return self._add(match, times, DelayReply(until))
 
+    def spare(self) -> None:
+        """Forget the faults that no command has met yet."""
+        with self._changed:
+            self._script.clear()
+
     def mute(self) -> None:
         """Forward nothing in either direction, on old and new connections, until `unmute`; keep requests."""
         self._set(muted=True)
@@ -105,6 +110,11 @@ class Proxy:
             links = list(self._links)
         for link in links:
             link.close()
+
+    def retarget(self, url: str) -> None:
+        """Send new connections to another server, and close the present ones."""
+        self._server = urlsplit(url)
+        self.disconnect()
 
     def calls(self, match: Match = None) -> list[Command]:
         """Return the matching commands seen, by default without those that set up connections."""

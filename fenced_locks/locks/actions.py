@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ..issuers import AnyIssuer, ExternalIssuer
+from ..issuers import AnyIssuer
 from ..scripts import Script
-from ..wire import Listener, Undo
+from ..wire import Claim, Listener, Undo
 from . import core
 from .core import Lease
 
@@ -29,17 +29,24 @@ class Request(NamedTuple):
     undo: Undo | None = None
 
 
+class RequestAll(NamedTuple):
+    """One attempt to run a script with each of these keys and arguments; the arguments of ``Wire.call_all``."""
+
+    script: Script
+    calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]
+    timeout: float
+
+
 class Pause(NamedTuple):
     """Seconds to wait."""
 
     seconds: float
 
 
-class Issue(NamedTuple):
-    """A token to be drawn outside Redis."""
+class Ask(NamedTuple):
+    """Something to be asked of an issuer outside Redis, such as a token."""
 
-    issuer: ExternalIssuer
-    resource: str
+    question: Callable[[], Any]
 
 
 class Work(NamedTuple):
@@ -60,7 +67,15 @@ class Listen(NamedTuple):
 
 
 class Hear(NamedTuple):
-    """So many seconds to wait for the ticket."""
+    """So many seconds to wait for the ticket, and what to send when it comes; the arguments of ``Listener.hear``."""
+
+    listener: Listener
+    timeout: float
+    claim: Claim | None
+
+
+class Answer(NamedTuple):
+    """So many seconds to wait for the reply to the claim."""
 
     listener: Listener
     timeout: float
@@ -72,7 +87,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | Pause | Issue | Work | Listen | Hear | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Ask | Work | Listen | Hear | Answer | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 
@@ -103,6 +118,15 @@ class Target:
     hides_retries: bool
 
 
+class Claimed(NamedTuple):
+    """A claim of the lock that was sent already: by whom, when, under which owner id and for how many milliseconds."""
+
+    listener: Listener
+    at: float
+    owner: bytes
+    lease_ms: bytes
+
+
 @dataclass(slots=True)
 class Call:
     """
@@ -112,6 +136,7 @@ class Call:
         deadline: Monotonic time at which it must be over; None for no deadline of its own.
         minted: The owner id that was made for this call; None where the caller chose one.
         lost: Owner ids of attempts that were sent and whose replies were lost: a lease of theirs is ours.
+        claimed: A claim of the lock that nobody has answered yet.
         ticket: What says that the lock was handed to us; None if it was not.
         waiter: The id under which we may be registered as a waiter; empty if we are not.
         polls: Whether we can only try, without being registered: for want of a connection, or since we do not wait.
@@ -123,6 +148,7 @@ class Call:
     minted: bytes | None = None
     lost: list[bytes] = field(default_factory=list)
     ticket: bytes | None = None
+    claimed: Claimed | None = None
     waiter: bytes = b""
     polls: bool = False
     busy: core.Busy = field(default_factory=core.Busy)

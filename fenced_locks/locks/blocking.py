@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T, Work
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T, Work
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -29,17 +29,21 @@ def _do(wire: Wire, action: Action) -> Any:
     if isinstance(action, Request):
         return wire.call(*action)
     if isinstance(action, Hear):
-        return action.listener.hear(action.timeout)
+        return action.listener.hear(action.timeout, action.claim)
+    if isinstance(action, Answer):
+        return action.listener.answer(action.timeout)
     if isinstance(action, Listen):
         return wire.listen(*action)
-    return _do_rarely(action)
+    return _do_rarely(wire, action)
 
 
-def _do_rarely(action: HangUp | Issue | Pause | Work) -> Any:
+def _do_rarely(wire: Wire, action: Ask | HangUp | Pause | RequestAll | Work) -> Any:
+    if isinstance(action, RequestAll):
+        return wire.call_all(*action)
     if isinstance(action, HangUp):
         return action.listener.hang_up()
-    if isinstance(action, Issue):
-        return action.issuer.issue(action.resource)
+    if isinstance(action, Ask):
+        return action.question()
     if isinstance(action, Work):
         return action.call()
     time.sleep(action.seconds)

@@ -5,25 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from ..durations import to_ms
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import LeaseLost
 from ..issuers import ExternalIssuer
 from ..scripts import Script, load, source
-from ..wire import NotSent, ReplyLost
+from ..wire import Claim, NotSent, ReplyLost, Undo
 from . import core
-from .actions import Call, Issue, Pause, Request, Steps, Target
+from .actions import Answer, Call, Claimed, HangUp, Pause, Request, Steps, Target
 from .core import Lease, Patience
+from .issuing import issue
 
 _log = logging.getLogger(__name__)
 
 _OWNER_OF = source("owner_of")
 RELEASE = load("release", _OWNER_OF, source("hand_over"))
 _EXTEND = load("extend", _OWNER_OF)
-_ADOPT = load("adopt", _OWNER_OF)
+ADOPT = load("adopt", _OWNER_OF)
 _OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
@@ -51,23 +52,10 @@ def _complete(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[L
     """Do what the script that took the lock could not; None if the lease ended meanwhile."""
     call.lost.append(lease.owner)
     if isinstance(target.issuer, ExternalIssuer):
-        lease.fence_token = yield from _issue(target, target.issuer)
+        lease.fence_token = yield from issue(target, target.issuer)
     if owner != lease.owner:
         call.lost.append(owner)
     return (yield from _adopt(target, call, lease, owner))
-
-
-def _issue(target: Target, issuer: ExternalIssuer) -> Steps[int]:
-    try:
-        token = yield Issue(issuer, target.resource)
-    except IssuerError as error:
-        error.resource = error.resource or target.resource
-        raise
-    except Exception as error:
-        raise core.not_issued(target.resource, issuer.name, f"failed: {type(error).__name__}: {error}") from error
-    if not isinstance(token, int) or isinstance(token, bool) or token < 1:
-        raise core.not_issued(target.resource, issuer.name, f"returned {token!r}, which is no token")
-    return token
 
 
 def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[Lease | None]:
@@ -79,11 +67,10 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
     lease_ms = b"%d" % core.lease_ms(timeout)
     patience = core.patience(monotonic(), call.deadline, target.reply_limit)
     while True:
-        if owner in call.lost:
-            owner = core.new_owner_id()
-        started = monotonic()
+        attempt = yield from _attempt(target, call, owner, lease_ms, patience)
+        owner = attempt.owner
         try:
-            reply = yield _acquire_request(target, call, owner, lease_ms, patience.reply_timeout(started))
+            reply = yield attempt.action
         except (NotSent, ReplyLost) as error:
             if isinstance(error, ReplyLost):
                 call.lost.append(owner)
@@ -94,10 +81,13 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             call.lost.append(owner)
             raise
         else:
+            if reply is None:
+                # The server does not know the script of the claim.
+                continue
             # Whatever the reply: a ticket is good for one try, and who tries is no waiter any more.
             call.ticket, call.waiter = None, b""
             if not isinstance(reply, list):
-                return core.granted(reply, owner, started, timeout)
+                return core.granted(reply, owner, attempt.started, timeout, target.issuer)
             call.busy = core.refused(reply)
             if not reply[1].startswith(core.ticket_of(owner)):
                 return None
@@ -105,14 +95,51 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             owner = core.new_owner_id()
 
 
+class _Attempt(NamedTuple):
+    owner: bytes
+    started: float
+    action: Request | Answer
+
+
+def _attempt(target: Target, call: Call, owner: bytes, lease_ms: bytes, patience: Patience) -> Steps[_Attempt]:
+    """Return what is asked for next, and when that began: the claim that was sent already, if there is one."""
+    claimed, call.claimed = call.claimed, None
+    now = monotonic()
+    limit = patience.reply_timeout(now)
+    if claimed is not None and (owner, lease_ms) == (call.minted, claimed.lease_ms):
+        return _Attempt(claimed.owner, claimed.at, Answer(claimed.listener, limit))
+    if claimed is not None:
+        # An override asks for something else.
+        yield from _undo_claim(call, claimed)
+    if owner in call.lost:
+        owner = core.new_owner_id()
+    return _Attempt(owner, now, _acquire_request(target, call, owner, lease_ms, limit))
+
+
+def _undo_claim(call: Call, claimed: Claimed) -> Steps[None]:
+    call.lost.append(claimed.owner)
+    yield HangUp(claimed.listener)
+
+
+def claim_of(target: Target, call: Call, lease_ms: bytes) -> Claim:
+    """Return the request for a lock that is handed to us; the ticket completes it."""
+    owner = call.minted if call.minted and call.minted not in call.lost else core.new_owner_id()
+    args = (owner, lease_ms, target.issuer.argument, call.waiter, *call.lost)
+    keys = (target.lock, target.counter, target.queue, target.wake)
+    return Claim(target.issuer.acquire_script, keys, args, _undo_of(target, owner))
+
+
 def _acquire_request(target: Target, call: Call, owner: bytes, lease_ms: bytes, timeout: float) -> Request:
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if target.hides_retries:
         ours = [*ours, owner]
     args = (owner, lease_ms, target.issuer.argument, b"polls" if call.polls else call.waiter, *ours)
-    undo = (RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner))
     keys = (target.lock, target.counter, target.queue, target.wake)
-    return Request(target.issuer.acquire_script, keys, args, timeout, undo)
+    return Request(target.issuer.acquire_script, keys, args, timeout, _undo_of(target, owner))
+
+
+def _undo_of(target: Target, owner: bytes) -> Undo:
+    return RELEASE, _release_keys(target), (core.ticket_of(owner), b"", owner)
 
 
 def _release_keys(target: Target) -> tuple[bytes, ...]:
@@ -125,6 +152,9 @@ def give_up(target: Target, call: Call) -> Steps[None]:
 
     Once, since the attempts' own undo was sent behind them, and the others cost no more than a moment.
     """
+    if call.claimed is not None:
+        claimed, call.claimed = call.claimed, None
+        yield from _undo_claim(call, claimed)
     ours = call.lost if call.ticket is None else [*call.lost, call.ticket]
     if ours or call.waiter:
         args = (core.new_ticket(), call.waiter, *ours)
@@ -147,7 +177,7 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
     while True:
         try:
             timeout = patience.reply_timeout(monotonic())
-            reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
+            reply = yield Request(ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
         except (NotSent, ReplyLost) as error:
             repeated = b"1" if isinstance(error, ReplyLost) else repeated
             yield Pause(pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
@@ -176,10 +206,10 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
     args = (core.new_ticket(), b"", lease.owner)
-    reply, maybe_applied = yield from _repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
+    reply, maybe_applied = yield from repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
-    raise _lost(target, lease, "release", reply)
+    raise lost(target, lease, "release", reply)
 
 
 def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> Steps[None]:
@@ -198,42 +228,48 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
             return lease.owner, b"%d" % to_ms(max(0.0, ends_at - monotonic())), b"0"
         return lease.owner, b"0", server_end
 
-    reply, _ = yield from _repeat(target, "extend", _EXTEND, (target.lock,), args)
+    reply, _ = yield from repeat(target, "extend", _EXTEND, (target.lock,), args)
     if isinstance(reply, list):
-        raise _lost(target, lease, "extend", reply)
+        raise lost(target, lease, "extend", reply)
     lease.ends_at, lease.server_end_ms = ends_at, reply
 
 
-def ensure(target: Target, lease: Lease) -> Steps[int]:
+def ensure(target: Target, lease: Lease, action: str = "rely on") -> Steps[int]:
     """Return the token if the lease is still ours, by local time and at the server."""
-    if lease.lost or core.is_over(lease, monotonic()):
-        raise core.lost(target.resource, lease, "rely on", "it has ended")
+    refuse_ended(target, lease, action)
     args = (lease.owner, lease.owner, b"0")
-    reply, _ = yield from _repeat(target, "check", _ADOPT, (target.lock,), lambda: args)
+    reply, _ = yield from repeat(target, "check", ADOPT, (target.lock,), lambda: args)
     if isinstance(reply, list):
-        raise _lost(target, lease, "rely on", reply)
+        raise lost(target, lease, action, reply)
     return lease.fence_token
+
+
+def refuse_ended(target: Target, lease: Lease, action: str) -> None:
+    """Refuse to go on with a lease that has ended, as far as is known without asking the server."""
+    if lease.lost or core.is_over(lease, monotonic()):
+        raise core.lost(target.resource, lease, action, "it has ended")
 
 
 def locked(target: Target) -> Steps[bool]:
     """Return whether anybody holds the lock."""
-    reply, _ = yield from _repeat(target, "check", _LOCKED, (target.lock,), tuple)
+    reply, _ = yield from repeat(target, "check", _LOCKED, (target.lock,), tuple)
     return bool(reply)
 
 
 def owned(target: Target, lease: Lease) -> Steps[bool]:
     """Return whether the stored owner is the lease's; compared by the server, so encodings do not matter."""
     args = (lease.owner,)
-    reply, _ = yield from _repeat(target, "check", _OWNED, (target.lock,), lambda: args)
+    reply, _ = yield from repeat(target, "check", _OWNED, (target.lock,), lambda: args)
     return bool(reply)
 
 
-def _lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+def lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+    """Return the error for a lease that the server says is not ours."""
     what = f"it ended, the resource is {core.found(core.refused(reply))}"
     return core.lost(target.resource, lease, action, what)
 
 
-def _repeat(
+def repeat(
     target: Target, action: str, script: Script, keys: Sequence[bytes], args: Callable[[], Sequence[bytes]]
 ) -> Steps[tuple[Any, bool]]:
     """Send until there is a reply; return it, and whether an earlier attempt may have been carried out."""

@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 from ..scripts import load, source
 from ..wire import Listener, NotSent, ReplyLost
 from . import core
-from .actions import Call, HangUp, Hear, Listen, Pause, Request, Steps, Target
-from .steps import give_up, pause_or_fail
+from .actions import Call, Claimed, HangUp, Hear, Listen, Pause, Request, Steps, Target
+from .steps import claim_of, give_up, pause_or_fail
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,9 @@ _LEAST_POLL_SECONDS = 0.01
 class Turns:
     """The turns of one call of ``acquire``."""
 
-    def __init__(self, target: Target, call: Call, waiting: core.Waiting) -> None:
+    def __init__(self, target: Target, call: Call, waiting: core.Waiting, timeout: float | None) -> None:
         self._target, self._call, self._waiting = target, call, waiting
+        self._lease_ms = b"%d" % core.lease_ms(timeout)
         self._keys = (target.lock, target.queue, target.wake)
         self._look_at = 0.0
         # Of the looks that have failed since the last that did not.
@@ -101,9 +102,7 @@ class Turns:
                 looked = True
                 continue
             try:
-                self._call.ticket = yield Hear(
-                    listener, min(self._look_at, self._waiting.deadline or self._look_at) - now
-                )
+                yield from self._hear(listener, min(self._look_at, self._waiting.deadline or self._look_at) - now)
             except ReplyLost as error:
                 _log.warning("waiting for %r: joining again after %s", self._target.resource, error.__cause__)
                 return False
@@ -118,6 +117,15 @@ class Turns:
                     # Our own registration was consumed; a look after that would have renewed it.
                     self._call.waiter = b""
                 return False
+
+    def _hear(self, listener: Listener, seconds: float) -> Steps[None]:
+        """Wait for a ticket, and keep it together with the claim that was sent when it came."""
+        call = self._call
+        # What is taken under an id that the caller chose needs a second step.
+        claim = None if call.minted is None else claim_of(self._target, call, self._lease_ms)
+        call.ticket = yield Hear(listener, seconds, claim)
+        if claim is not None and listener.claimed_at is not None:
+            call.claimed = Claimed(listener, listener.claimed_at, claim.args[0], self._lease_ms)
 
     def _look(self) -> Steps[None]:
         """Stay registered, and hand over a lock that is free; a look that fails is repeated a moment later."""

@@ -14,6 +14,7 @@ from .base import (
     UNREACHABLE,
     AsyncListener,
     AsyncWire,
+    Claim,
     Listener,
     NotSent,
     ReplyLost,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncListener",
     "AsyncWire",
+    "Claim",
     "ClientWire",
     "Lines",
     "Listener",

@@ -121,6 +121,8 @@ class AsyncBlockedListener:
         self._listeners, self._channel = listeners, channel
         self._joined, self._popped = _Awaited(), _Awaited()
         self._heard = self._dropped = False
+        # Claims are left to the caller: it is in the same turn of the loop.
+        self.claimed_at: float | None = None
 
     async def start(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from redis.exceptions import AuthenticationError, AuthorizationError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -27,27 +27,53 @@ class ReplyLost(Exception):
     """The request may have been carried out; ``__cause__`` says what happened to the reply."""
 
 
-class Listener(Protocol):
-    """A waiter's own connection, on which it blocks until a ticket comes."""
+class Claim(NamedTuple):
+    """A script call that a ticket completes, as its last argument; and what undoes it."""
 
-    def hear(self, timeout: float) -> bytes | None:
+    script: Script
+    keys: Sequence[bytes]
+    args: Sequence[bytes]
+    undo: Undo
+
+
+class Listener(Protocol):
+    """
+    A waiter's own connection, on which it blocks until a ticket comes.
+
+    Attributes:
+        claimed_at: When the claim was sent, in local monotonic time; None if it was not, and there is no answer.
+    """
+
+    claimed_at: float | None
+
+    def hear(self, timeout: float, claim: Claim | None = None) -> bytes | None:
         """
         Return the ticket, or None if there is none within ``timeout`` seconds.
+
+        The claim is sent the moment that the ticket comes, so that the server works while the caller still finds out.
 
         Raises:
             ReplyLost: The connection broke; a ticket may have been on its way.
             redis.exceptions.ResponseError: The server refuses to let us block.
         """
 
+    def answer(self, timeout: float) -> Any:
+        """
+        Return the reply to the claim, undecoded; None if the server does not know the script.
+
+        Raises:
+            ReplyLost, redis.exceptions.ResponseError: As ``Wire.call``.
+        """
+
     def hang_up(self) -> bytes | None:
-        """Stop waiting; return the ticket if it came in that moment."""
+        """Stop waiting; return the ticket if it came in that moment. A claim without answer is undone."""
 
 
 class AsyncListener(Protocol):
     """A task's own connection, on which it blocks until a ticket comes. A cancelled call loses no ticket."""
 
     async def hear(self, timeout: float) -> bytes | None:
-        """As ``Listener.hear``."""
+        """As ``Listener.hear``, without a claim."""
 
     async def hang_up(self) -> bytes | None:
         """As ``Listener.hang_up``; asked again, it says the same."""
@@ -137,6 +163,11 @@ class AsyncWire(Protocol):
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
     ) -> Any:
         """As ``Wire.call``. The undo is also sent behind a request whose caller is cancelled."""
+
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        """As ``Wire.call_all``."""
 
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

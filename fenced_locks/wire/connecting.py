@@ -21,6 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
+from .replies import Reader
 
 if TYPE_CHECKING:
     from ..scripts import Script
@@ -33,22 +34,27 @@ FRESH_SECONDS = 0.5
 REFERRING = ("maint_notifications_config", "maint_notifications_pool_handler")
 
 
-def pack(*parts: bytes) -> bytes:
-    """Return a command in the form in which Redis reads it (RESP)."""
+def pack(*parts: bytes, missing: int = 0) -> bytes:
+    """Return a command in the form in which Redis reads it (RESP), but for so many parts that are still missing."""
     filling: list[int | bytes] = []
     for part in parts:
         filling += (len(part), part)
-    return _form(len(parts)) % tuple(filling)
+    return _form(len(parts), missing) % tuple(filling)
+
+
+def pack_rest(part: bytes) -> bytes:
+    """Return one part that was missing."""
+    return b"$%d\r\n%b\r\n" % (len(part), part)
 
 
 @cache
-def _form(length: int) -> bytes:
-    return b"*%d\r\n" % length + b"$%d\r\n%b\r\n" * length
+def _form(length: int, missing: int) -> bytes:
+    return b"*%d\r\n" % (length + missing) + b"$%d\r\n%b\r\n" * length
 
 
-def pack_evalsha(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
-    """Return the command that runs ``script`` on a server that knows it."""
-    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
+def pack_evalsha(script: Script, keys: Sequence[bytes], args: Sequence[bytes], missing: int = 0) -> bytes:
+    """Return the command that runs ``script`` on a server that knows it, but for so many arguments."""
+    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args, missing=missing)
 
 
 def pack_eval(script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
@@ -106,6 +112,7 @@ def connect(connection: Any, seconds: float) -> None:
     connection.socket_connect_timeout = _shorter(seconds, usual[1])
     try:
         connection.connect()
+        connection.fenced_locks_reader = Reader(connection._parser.parse_error)
     except BaseException:
         # Half made, it might not have selected its database yet.
         connection.disconnect()
@@ -146,17 +153,25 @@ def exchange(connection: Any, command: bytes, ends: float, undo: Undo | None = N
         connection._sock.settimeout(max(0.001, ends - time.monotonic()))
         if command:
             connection._sock.sendall(command)
-        reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        connection.fenced_locks_used = time.monotonic()
-        return reply
+        return read_reply(connection)
     except (ResponseError, *REFUSED_FOR_GOOD) as error:
         return error
     except UNREACHABLE as error:
-        _abandon(connection, undo)
+        abandon(connection, undo)
         raise ReplyLost from named(error)
     except BaseException:
-        _abandon(connection, undo)
+        abandon(connection, undo)
         raise
+
+
+def read_reply(connection: Any) -> Any:
+    """Return the next reply, within the socket's time-out; an error of the server is raised."""
+    # Not by redis-py's parser: for replies as short as ours its generality is most of the time.
+    reply = connection.fenced_locks_reader.read(connection._sock)
+    connection.fenced_locks_used = time.monotonic()
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 def was_broken(error: Exception) -> bool:
@@ -172,7 +187,7 @@ def named(error: Exception) -> Exception:
     return kind(f"{type(error).__name__}: {error}")
 
 
-def _abandon(connection: Any, undo: Undo | None) -> None:
+def abandon(connection: Any, undo: Undo | None) -> None:
     """Close a connection whose reply is outstanding, and have the server undo that request right after it."""
     try:
         if undo is not None and connection._sock is not None:

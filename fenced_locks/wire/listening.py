@@ -18,9 +18,19 @@ from weakref import WeakValueDictionary, finalize
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .base import UNREACHABLE, ReplyLost
+from .base import UNREACHABLE, Claim, ReplyLost
 from .budget import budget
-from .connecting import exchange, named, pack, pack_evalsha, ready, was_broken
+from .connecting import (
+    abandon,
+    exchange,
+    named,
+    pack,
+    pack_evalsha,
+    pack_rest,
+    read_reply,
+    ready,
+    was_broken,
+)
 
 if TYPE_CHECKING:
     from ..scripts import Script
@@ -82,6 +92,8 @@ class BlockedListener:
     def __init__(self, listeners: Listeners, connection: Any) -> None:
         self._listeners, self._connection = listeners, connection
         self._over = False
+        self._claim: Claim | None = None
+        self.claimed_at: float | None = None
 
     def start(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
@@ -103,10 +115,12 @@ class BlockedListener:
             raise reply
         return reply
 
-    def hear(self, timeout: float) -> bytes | None:
+    def hear(self, timeout: float, claim: Claim | None = None) -> bytes | None:
+        # Packed while there is nothing else to do.
+        begun = None if claim is None else pack_evalsha(claim.script, claim.keys, claim.args, missing=1)
         try:
             ticket = self._read(timeout)
-        except RedisTimeoutError:
+        except TimeoutError:
             return None
         except (ReplyLost, ResponseError, *UNREACHABLE) as error:
             # Not where we are interrupted: who hangs up then still gets a ticket that has come.
@@ -114,12 +128,38 @@ class BlockedListener:
             if was_broken(error):
                 raise ReplyLost from named(error)
             raise
+        if begun is not None:
+            self._claim, self.claimed_at = claim, time.monotonic()
+            # That it could not be sent is found out when the answer is read.
+            with suppress(OSError):
+                self._connection._sock.sendall(begun + pack_rest(ticket))
+        else:
+            self._keep_connection()
+        return ticket
+
+    def answer(self, timeout: float) -> Any:
+        assert self._claim is not None
+        try:
+            reply = exchange(self._connection, b"", time.monotonic() + timeout, self._claim.undo)
+        except BaseException:
+            self._discard()
+            raise
+        self._keep_connection()
+        if isinstance(reply, NoScriptError):
+            return None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _keep_connection(self) -> None:
         self._over = True
         self._listeners.give_back(self._connection)
-        return ticket
 
     def hang_up(self) -> bytes | None:
         if self._over:
+            return None
+        if self._claim is not None:
+            self._discard()
             return None
         try:
             return self._read(_CLOSING_SECONDS if self._close_our_side() else 0)
@@ -139,8 +179,7 @@ class BlockedListener:
 
     def _read(self, timeout: float) -> bytes:
         self._connection._sock.settimeout(max(0.001, timeout))
-        popped = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        self._connection.fenced_locks_used = time.monotonic()
+        popped = read_reply(self._connection)
         if popped is None:
             raise ReplyLost from RedisTimeoutError("the server has stopped to wait for a ticket")
         return bytes(popped[1])
@@ -153,6 +192,8 @@ class BlockedListener:
     def _discard(self) -> None:
         if not self._over:
             self._over = True
+            if self._claim is not None:
+                abandon(self._connection, self._claim.undo)
             self._listeners.discard(self._connection)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
 
 _PUSH = object()
+_CHUNK = 65536
 
 
 class _Incomplete(Exception):
@@ -77,6 +80,29 @@ class Replies:
 
     def _error(self, text: bytes) -> Exception:
         return self._parse_error(text.decode("utf-8", "replace"))
+
+
+class Reader:
+    """The replies that come in on one socket, one at a time; what was read of one when a time-out came is kept."""
+
+    def __init__(self, parse_error: Callable[[str], Exception]) -> None:
+        self._replies = Replies(parse_error)
+        self._complete: deque[Any] = deque()
+
+    def read(self, sock: Any) -> Any:
+        """
+        Return the next reply; an error of the server is returned, not raised.
+
+        Raises:
+            OSError, redis.exceptions.ConnectionError: None came; by the socket's time-out, or for good.
+            redis.exceptions.InvalidResponse, ValueError: This is not what Redis speaks.
+        """
+        while not self._complete:
+            data = sock.recv(_CHUNK)
+            if not data:
+                raise RedisConnectionError("the server has closed the connection")
+            self._complete.extend(self._replies.feed(data))
+        return self._complete.popleft()
 
 
 _SIMPLE: dict[bytes, Callable[[bytes], Any]] = {

@@ -37,7 +37,7 @@ class Attempt:
         patience = core.Waiting(True, 0.1, now, now + self.limit)
         owner = core.new_owner_id()
         self.call = Call(patience.deadline, owner)
-        turns, is_last = waiting.Turns(self.target, self.call, patience), False
+        turns, is_last = waiting.Turns(self.target, self.call, patience, self.timeout), False
         while not await arun(self.wire, steps.acquire(self.target, self.call, owner, self.timeout)):
             if is_last:
                 return False

@@ -158,6 +158,7 @@ def test_a_server_with_no_room_for_another_connection_is_asked_on_the_one_there_
 
 
 def test_a_place_that_an_interruption_has_lost_is_given_back_by_the_collector(r):
+    gc.collect()
     before = budget._open
     lock = FencedLock(r, KEY, timeout=60)
     wire = lock._wire
