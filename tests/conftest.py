@@ -18,6 +18,7 @@ from redis.utils import HIREDIS_AVAILABLE
 
 from tests import docs_runner
 from tests.proxy import Proxy
+from tests.transactions import Awaiting, Blocking
 
 ClientFactory = Callable[..., redis.Redis]
 
@@ -89,6 +90,14 @@ def client_factory(r: redis.Redis, redis_url: str) -> Iterator[ClientFactory]:
 def any_client(request: pytest.FixtureRequest, client_factory: ClientFactory) -> redis.Redis:
     """A client of each kind: decoded or raw replies, RESP2 or RESP3, parser in Python or C."""
     return client_factory(**request.param)
+
+
+@pytest.fixture(params=[Blocking, Awaiting])
+def kind(request: pytest.FixtureRequest) -> Iterator[Blocking]:
+    """Locks that block, and locks that await."""
+    kind = request.param()
+    yield kind
+    kind.close()
 
 
 @pytest.fixture

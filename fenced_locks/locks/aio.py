@@ -21,17 +21,23 @@ from ..wire import async_wire_for
 from . import core, steps
 from .actions import Call, Steps, T
 from .advancing import advance, checked_at_least
+from .async_pipelines import AwaitingSession
 from .async_renewal import renewer_of_loop
 from .awaiting import arun
 from .core import Lease
 from .gate import TaskPlace, gate
 from .holding import Holding, IssuerArgument
 from .loss import AsyncLoss
+from .transaction import TRANSACTION_SECONDS, connections_of, order, transact
 from .waiting import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django.dispatch import Signal
     from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline
+    from redis.typing import KeyT
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
@@ -318,6 +324,37 @@ class AsyncFencedLock(Holding, Lock):
             return await arun(self._wire, plan)
         except LeaseLost as error:
             self._lose(lease, str(error), raised=True)
+            await self._say()
+            raise
+
+    async def transaction(
+        self,
+        func: Callable[[Pipeline], Any],
+        *watches: KeyT,
+        timeout: Duration | None = TRANSACTION_SECONDS,
+        value_from_callable: bool = False,
+        watch_delay: Duration | None = None,
+        shard_hint: str | None = None,
+    ) -> Any:
+        """
+        Apply what ``func`` queues, all or nothing, and only while the lease is ours.
+
+        ``func`` may be a coroutine function. Cancelled, the transaction was applied or not, as when a reply is lost.
+
+        Args:
+            func, watches, timeout, value_from_callable, watch_delay, shard_hint: As for ``FencedLock.transaction``.
+
+        Raises:
+            As ``FencedLock.transaction``.
+        """
+        connections = connections_of(self._wire, self.redis)
+        what = order(self.redis, func, watches, timeout, value_from_callable, watch_delay)
+        lease = self._held("write under")
+        session = AwaitingSession(self.redis, connections, shard_hint)
+        try:
+            return await arun(self._wire, transact(self._target, lease, what, session))
+        except LeaseLost as error:
+            self._lose_if_ours(lease, error)
             await self._say()
             raise
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys, signals
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import LeaseHasNoEnd, NotHeld
+from ..exceptions import LeaseHasNoEnd, LeaseLost, NotHeld
 from ..issuers import AnyIssuer, get_issuer
 from . import core
 from .actions import Target
@@ -186,6 +186,11 @@ class Holding:
         _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
         if signals.lease_lost.receivers:
             self._announce(signals.lease_lost, lease, held=held)
+
+    def _lose_if_ours(self, lease: Lease, error: LeaseLost) -> None:
+        """A lease was found lost by a call in which others may be lost as well."""
+        if error.owner_id == lease.owner.decode("utf-8", "backslashreplace"):
+            self._lose(lease, str(error), raised=True)
 
     def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
         try:

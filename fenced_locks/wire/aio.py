@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
 from .aio_listening import AsyncBlockedListener, AsyncListeners
+from .aio_own import AsyncOwnConnections
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 from .channels import maker
 from .lines import server_of
@@ -40,7 +41,7 @@ class AsyncLines:
 
     def __init__(self, pool: Any) -> None:
         self.server = server_of(pool)
-        self._make = maker(pool)
+        self._make, self._limit = maker(pool), int(pool.max_connections)
         finalize(pool, close_everywhere, self).atexit = False
 
     async def call(
@@ -64,18 +65,24 @@ class AsyncLines:
         listener = AsyncBlockedListener(listeners, channel)
         return listener, await listener.start(script, keys, args, ends - listeners.now(), wake, seconds)
 
+    @property
+    def connections(self) -> AsyncOwnConnections:
+        return of_this_loop(self, self._settle).connections
+
     def _settle(self, loop: asyncio.AbstractEventLoop) -> _Branch:
-        return _Branch(loop, self._make)
+        return _Branch(loop, self._make, self._limit)
 
 
 class _Branch:
     """What one pool has in one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any], limit: int) -> None:
         self.line = Line(loop, make)
         self.listeners = AsyncListeners(loop, make)
+        self.connections = AsyncOwnConnections(loop, make, limit)
 
     async def close(self) -> None:
+        await self.connections.close()
         await self.listeners.close()
         await self.line.close()
 
@@ -87,6 +94,7 @@ class AsyncClientWire:
     """Through ``execute_command``, for clients without one pool, such as a cluster's; their waiters only probe."""
 
     hides_retries = True
+    connections = None
 
     def __init__(self, client: Any) -> None:
         self.server: tuple[object, ...] = (id(client),)
