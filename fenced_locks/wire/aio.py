@@ -13,24 +13,20 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from redis.exceptions import NoScriptError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
 from .aio_listening import AsyncBlockedListener, AsyncListeners
-from .base import REFUSED_FOR_GOOD, UNREACHABLE, ReplyLost, Undo
+from .base import Undo
 from .channels import maker
+from .clients import AsyncClientWire
 from .lines import server_of
+from .own_reader import AsyncOwnReaderWire, has_own_reader
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from ..scripts import Script
     from .base import AsyncWire
-
-# How long a request whose caller is cancelled has to be answered, in seconds.
-_ENDING_SECONDS = 0.5
 
 
 class AsyncLines:
@@ -78,51 +74,6 @@ class _Branch:
         self.listeners.abandon()
 
 
-class AsyncClientWire:
-    """Through ``execute_command``, for clients without one pool, such as a cluster's; their waiters only probe."""
-
-    hides_retries = True
-
-    def __init__(self, client: Any) -> None:
-        self.server: tuple[object, ...] = (id(client),)
-        self._client = client
-
-    async def call(
-        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
-    ) -> Any:
-        task = asyncio.ensure_future(self._call(script, keys, args))
-        # Nobody else may be there to see its error.
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        try:
-            return await asyncio.wait_for(asyncio.shield(task), timeout)
-        except asyncio.TimeoutError:
-            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
-        except asyncio.CancelledError:
-            # What is sent to undo it must not overtake it.
-            await asyncio.wait({task}, timeout=_ENDING_SECONDS)
-            task.cancel()
-            raise
-
-    async def listen(
-        self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
-    ) -> None:
-        return None
-
-    async def _call(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
-        try:
-            try:
-                return await self._run(b"EVALSHA", script.sha, keys, args)
-            except NoScriptError:
-                return await self._run(b"EVAL", script.text, keys, args)
-        except REFUSED_FOR_GOOD:
-            raise
-        except UNREACHABLE as error:
-            raise ReplyLost from error
-
-    async def _run(self, command: bytes, script: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
-        return await self._client.execute_command(command.decode(), script, len(keys), *keys, *args, NEVER_DECODE=True)
-
-
 def async_wire_for(client: Redis) -> AsyncWire:
     """
     Return how scripts of this asyncio client reach its server; one set of connections per pool and event loop.
@@ -136,5 +87,9 @@ def async_wire_for(client: Redis) -> AsyncWire:
     if not hasattr(pool, "connection_class"):
         return AsyncClientWire(client)
     # Kept on the pool, to be collected with it.
-    lines: AsyncLines | None = vars(pool).get("_fenced_locks_async_lines")
-    return lines or vars(pool).setdefault("_fenced_locks_async_lines", AsyncLines(pool))
+    wire: AsyncWire | None = vars(pool).get("_fenced_locks_async_wire")
+    return wire or vars(pool).setdefault("_fenced_locks_async_wire", _wire_of(pool))
+
+
+def _wire_of(pool: Any) -> AsyncWire:
+    return AsyncOwnReaderWire(pool) if has_own_reader(pool) else AsyncLines(pool)

@@ -14,7 +14,7 @@ FLOORS = {
     "keys": 0, "conf": 1, "scripts": 1,
     "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "wire.connecting": 2.1, "wire.listening": 2.2,
     "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
-    "wire": 2.5, "loops": 0,
+    "wire.clients": 2.1, "wire.own_reader": 2.35, "wire": 2.5, "loops": 0,
     "async_clients": 0, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
     "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
