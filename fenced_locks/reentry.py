@@ -13,7 +13,6 @@ import gc
 import os
 import sys
 import threading
-import time
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from weakref import ReferenceType, ref
 
 from asgiref.sync import SyncToAsync
 
+from . import clock
 from .locks import core
 from .locks.core import Lease
 from .locks.holding import Holding
@@ -78,7 +78,7 @@ class Reentry(Holding):
         hold = self._hold_of_context()
         if hold is None:
             return False
-        if hold.lease.lost or core.is_over(hold.lease, time.monotonic()):
+        if hold.lease.lost or core.is_over(hold.lease, clock.monotonic()):
             raise core.lost(self._target.resource, hold.lease, "re-enter", "it has ended")
         self._count(hold)
         return True
@@ -133,7 +133,7 @@ class Reentry(Holding):
 
     def _hold_of_context(self) -> Hold | None:
         hold = (_holds.get() or {}).get(self._key)
-        if hold is not None and hold.entries and core.is_over(hold.lease, time.monotonic()):
+        if hold is not None and hold.entries and core.is_over(hold.lease, clock.monotonic()):
             # Whether somebody still has its lock is what decides now; a cycle may keep one that was forgotten.
             gc.collect()
         return hold if hold is not None and hold.entries and not hold.lease.released and hold.is_ours() else None
@@ -146,6 +146,15 @@ class Reentry(Holding):
         # A copy, since a context that was copied from this one must not see what happens here.
         _holds.set({**{k: h for k, h in (_holds.get() or {}).items() if h.entries}, self._key: hold})
         return hold
+
+
+def lease_of_context(server: tuple[object, ...], lock: bytes) -> Lease | None:
+    """Return the lease of a lock that this thread or task may re-enter, as far as is known here; None for none."""
+    for key, hold in (_holds.get() or {}).items():
+        if key[1:] == (*server, lock) and hold.entries and hold.is_ours():
+            lease = hold.lease
+            return None if lease.released or lease.lost or core.is_over(lease, clock.monotonic()) else lease
+    return None
 
 
 def _current_task() -> asyncio.Task[Any] | None:

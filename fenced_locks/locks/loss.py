@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from .. import clock
 from . import core
 from .core import Lease
 
@@ -28,7 +28,7 @@ class _Loss:
     def is_set(self) -> bool:
         """Return whether the lease is lost, without asking the server."""
         lease = self._lease
-        return lease.lost or (not lease.released and core.is_over(lease, time.monotonic()))
+        return lease.lost or (not lease.released and core.is_over(lease, clock.monotonic()))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'set' if self.is_set() else 'unset'}>"
@@ -39,9 +39,9 @@ class Loss(_Loss):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         while not self.is_set() and not self._lease.released:
-            now = time.monotonic()
+            now = clock.monotonic()
             if deadline is not None and now >= deadline:
                 return False
             # The end may have moved when this is over.
@@ -56,7 +56,7 @@ class AsyncLoss(_Loss):
         """Wait until the lease is lost or given back; return ``is_set()``."""
         while not self.is_set() and not self._lease.released:
             ended = _event(self._lease, asyncio.Event)
-            left = core.earliest(time.monotonic(), self._lease.ends_at)
+            left = core.earliest(clock.monotonic(), self._lease.ends_at)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), left)
         return self.is_set()

@@ -11,7 +11,7 @@ PACKAGE = Path(fenced_locks.__file__).parent
 
 FLOORS = {
     "exceptions": 0, "durations": 0, "globs": 0,
-    "keys": 0, "conf": 1, "scripts": 1,
+    "clock": 0, "keys": 0, "conf": 1, "scripts": 1,
     "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "wire.connecting": 2.1, "wire.listening": 2.2,
     "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
     "wire.clients": 2.1, "wire.own_reader": 2.35, "wire": 2.5, "loops": 0,
@@ -27,6 +27,8 @@ FLOORS = {
     "locks.async_renewal": 4.4, "locks.aio": 4.5, "locks": 4,
     "reentry": 4.9, "shortcuts": 5, "templates": 5, "responses": 5,
     "decorators": 6, "counter_scan": 6, "inspection": 6.1,
+    "testing.held": 5, "testing.isolation": 5.1, "testing.clock": 5.2, "testing.leases": 5.2, "testing.cases": 5.2,
+    "testing.pytest": 5.2, "testing.writes": 5, "testing": 5.3,
     "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
     "comparison": 6, "management.ahead": 7, "management.comparing": 7.1,
     "management.commands.fence_status": 7.2,
