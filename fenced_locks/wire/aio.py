@@ -18,7 +18,7 @@ from .aio_line import Line
 from .aio_listening import AsyncBlockedListener, AsyncListeners
 from .base import Undo
 from .channels import maker
-from .clients import AsyncClientWire
+from .clients import AsyncClientWire, call_in_one_turn
 from .lines import server_of
 from .own_reader import AsyncOwnReaderWire, has_own_reader
 
@@ -43,6 +43,11 @@ class AsyncLines:
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
     ) -> Any:
         return await of_this_loop(self, self._settle).line.call(script, keys, args, timeout, undo)
+
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        return await call_in_one_turn(self, script, calls, timeout)
 
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float

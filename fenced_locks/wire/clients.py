@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .base import REFUSED_FOR_GOOD, UNREACHABLE, ReplyLost, Undo
+from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 
 if TYPE_CHECKING:
     from ..scripts import Script
+    from .base import AsyncWire
 
 # How long a request whose caller is cancelled has to be answered, in seconds.
 _ENDING_SECONDS = 0.5
@@ -85,6 +86,11 @@ class AsyncClientWire:
             task.cancel()
             raise
 
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        return await call_in_one_turn(self, script, calls, timeout)
+
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> None:
@@ -103,3 +109,15 @@ class AsyncClientWire:
 
     async def _run(self, command: bytes, script: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
         return await self._client.execute_command(command.decode(), script, len(keys), *keys, *args, NEVER_DECODE=True)
+
+
+async def call_in_one_turn(
+    wire: AsyncWire, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+) -> list[Any]:
+    """Run the calls in one turn of the loop, so that they travel as one pipeline; see ``AsyncWire.call_all``."""
+    sent = [wire.call(script, keys, args, timeout) for keys, args in calls]
+    replies = await asyncio.gather(*sent, return_exceptions=True)
+    for reply in replies:
+        if isinstance(reply, (NotSent, ReplyLost, asyncio.CancelledError)):
+            raise reply
+    return replies
