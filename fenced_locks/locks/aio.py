@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -15,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import async_wire_for
@@ -149,7 +149,7 @@ class AsyncFencedLock(Holding, Lock):
         Raises:
             As ``FencedLock.acquire``; and ``asyncio.CancelledError``, with no lease left behind.
         """
-        waiting = self._waiting(None, blocking, blocking_timeout, time.monotonic())
+        waiting = self._waiting(None, blocking, blocking_timeout, clock.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
         task = asyncio.current_task()
@@ -176,7 +176,7 @@ class AsyncFencedLock(Holding, Lock):
         if not (waiting.blocking and gate.is_crowded(key)):
             if await self.do_acquire(owner):
                 return True
-            if waiting.is_over(time.monotonic()):
+            if waiting.is_over(clock.monotonic()):
                 return False
         place = TaskPlace()
         try:
@@ -184,7 +184,7 @@ class AsyncFencedLock(Holding, Lock):
             turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
-                in_front = await place.wait(waiting.left(time.monotonic()))
+                in_front = await place.wait(waiting.left(clock.monotonic()))
                 is_last = await arun(self._wire, turns.next()) if in_front else True
                 if await self.do_acquire(owner):
                     return True

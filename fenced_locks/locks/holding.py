@@ -7,12 +7,11 @@ Shared by the lock that blocks and the one that awaits.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, signals
+from .. import clock, keys, signals
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import LeaseHasNoEnd, LeaseLost, NotHeld
 from ..issuers import AnyIssuer, get_issuer
@@ -92,7 +91,7 @@ class Holding:
         lease = self._held("tell the rest of")
         if lease.ends_at is None:
             return None
-        return 0.0 if lease.lost else max(0.0, lease.ends_at - time.monotonic())
+        return 0.0 if lease.lost else max(0.0, lease.ends_at - clock.monotonic())
 
     @contextmanager
     def _following(self, follow: Callable[[int], object]) -> Iterator[None]:
@@ -114,7 +113,7 @@ class Holding:
         former: Lease | None = getattr(self.local, "lease", None)
         self.local.lease = lease
         self.local.token = None if lease is None else lease.owner
-        if lease is not None and former is not None and former is not lease and core.is_over(former, time.monotonic()):
+        if lease is not None and former is not None and former is not lease and core.is_over(former, clock.monotonic()):
             self._lose(former, "its lock was acquired again")
 
     def _forget(self, lease: Lease) -> None:
@@ -138,7 +137,7 @@ class Holding:
         if self.renew:
             self._renew_from(lease, lease.began_at)
         if signals.lease_acquired.receivers:
-            self._announce(signals.lease_acquired, lease, waited=time.monotonic() - lease.asked_at)
+            self._announce(signals.lease_acquired, lease, waited=clock.monotonic() - lease.asked_at)
 
     def _renew_from(self, lease: Lease, since: float) -> None:
         """Renew the lease from now on; ``max_hold`` is counted from ``since``."""
@@ -166,11 +165,11 @@ class Holding:
         lease.released = True
         tell_who_waits(lease)
         if signals.lease_released.receivers:
-            self._announce(signals.lease_released, lease, held=time.monotonic() - lease.began_at)
+            self._announce(signals.lease_released, lease, held=clock.monotonic() - lease.began_at)
 
     def _was_renewed(self, lease: Lease) -> None:
         if signals.lease_renewed.receivers:
-            left = (lease.ends_at or 0.0) - time.monotonic()
+            left = (lease.ends_at or 0.0) - clock.monotonic()
             self._announce(signals.lease_renewed, lease, remaining=left)
 
     def _lose(self, lease: Lease, found: str, *, raised: bool = False) -> None:
@@ -181,7 +180,7 @@ class Holding:
         lease.lost = True
         self._stop_renewal(lease)
         tell_who_waits(lease)
-        held = time.monotonic() - lease.began_at
+        held = clock.monotonic() - lease.began_at
         level = logging.INFO if raised else logging.WARNING
         _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
         if signals.lease_lost.receivers:

@@ -12,7 +12,6 @@ import heapq
 import logging
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from itertools import count
 from typing import Any, Protocol
 from weakref import ReferenceType
 
+from .. import clock
 from ..durations import to_ms
 from ..scripts import load, source
 from ..wire import NotSent, ReplyLost, Wire
@@ -164,7 +164,7 @@ def begin(holder: Any, lease: Lease, target: Target, wire: Any, until: float | N
         return None
     reference: ReferenceType[Any] = ReferenceType(holder)
     renewal = Renewal(reference, ReferenceType(lease), target, wire, lease.timeout, until)
-    renewal.schedule(time.monotonic())
+    renewal.schedule(clock.monotonic())
     return renewal
 
 
@@ -251,17 +251,22 @@ class Renewer:
                 thread.start()
                 self._thread = thread
 
+    def look(self) -> None:
+        """See what is due: the time has jumped."""
+        with self._changed:
+            self._changed.notify()
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                now = time.monotonic()
+                now = clock.monotonic()
                 seconds = self._agenda.seconds(now)
                 if seconds is None and not self._changed.wait(_IDLE_SECONDS) and not self._agenda:
                     self._thread = None
                     return
                 if seconds:
                     self._changed.wait(seconds)
-                due = self._agenda.take(time.monotonic())
+                due = self._agenda.take(clock.monotonic())
             for batch in batches(due):
                 self._renew(batch)
             with self._changed:
@@ -270,7 +275,7 @@ class Renewer:
                         self._agenda.add(renewal)
 
     def _renew(self, batch: Sequence[Renewal]) -> None:
-        asked_at = time.monotonic()
+        asked_at = clock.monotonic()
         calls = calls_of(batch, asked_at)
         wire: Wire = batch[0].wire
         replies: dict[Renewal, Any] = {}
@@ -280,7 +285,7 @@ class Renewer:
             replies = _replies(wire, calls, timeout)
         for renewal in batch:
             try:
-                renewal.settle(replies.get(renewal), asked_at, time.monotonic())
+                renewal.settle(replies.get(renewal), asked_at, clock.monotonic())
             except BaseException:  # noqa: BLE001 - one lease must not keep the others from being renewed
                 _log.exception("renewal of %r", renewal.target.resource)
 

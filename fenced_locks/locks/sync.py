@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -13,6 +12,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.lock import Lock
 
+from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import wire_for
@@ -148,7 +148,7 @@ class FencedLock(Holding, Lock):
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
             redis.exceptions.ResponseError: The server refused, as one that is full or read-only does.
         """
-        waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
+        waiting = self._waiting(sleep, blocking, blocking_timeout, clock.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
         call = self._calls.current = Call(waiting.deadline, minted, polls=not waiting.blocking)
@@ -175,7 +175,7 @@ class FencedLock(Holding, Lock):
         if not (waiting.blocking and gate.is_crowded(key)):
             if self.do_acquire(owner):
                 return True
-            if waiting.is_over(time.monotonic()):
+            if waiting.is_over(clock.monotonic()):
                 return False
         place = ThreadPlace()
         try:
@@ -183,7 +183,7 @@ class FencedLock(Holding, Lock):
             turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
-                in_front = place.wait(waiting.left(time.monotonic()))
+                in_front = place.wait(waiting.left(clock.monotonic()))
                 is_last = run(self._wire, turns.next()) if in_front else True
                 if self.do_acquire(owner):
                     return True
