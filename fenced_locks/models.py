@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
 from . import plain_saves
 from .fields import ExactCharField, FenceTokenField, checked_token
+from .managers import FencedManager, default_manager
 from .querysets import FencedQuerySet
 from .refusals import refused_as_stale
+from .typed import MYPY
 
-__all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
+__all__ = ["FenceCounter", "FenceTokenField", "FencedManager", "FencedModel", "FencedQuerySet"]
 
 
 class FencedModel(models.Model):
@@ -31,10 +33,14 @@ class FencedModel(models.Model):
 
     fence_token = FenceTokenField()
 
-    objects = FencedQuerySet.as_manager()
+    objects = default_manager()
 
     class Meta:
         abstract = True
+
+    if TYPE_CHECKING and not MYPY:
+        # Any class, or each Meta of a user would be one that does not derive from this one.
+        Meta: ClassVar[Any]
 
     def fenced_save(
         self,

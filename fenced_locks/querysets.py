@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models, transaction
@@ -13,6 +13,12 @@ from . import locked_writes, upserts
 from .fields import checked_token
 from .refusals import refused_as_stale
 from .signals import stale_write_rejected
+from .typed import MYPY
+
+if TYPE_CHECKING and not MYPY:
+    from typing_extensions import Self
+
+    from .typed import ManagerOf
 
 M = TypeVar("M", bound=models.Model)
 Values = Mapping[str, Any] | None
@@ -20,6 +26,11 @@ Values = Mapping[str, Any] | None
 
 class FencedQuerySet(models.QuerySet[M]):
     """A queryset with fenced writes, for a ``FencedModel``; also through ``as_manager()`` and ``from_queryset()``."""
+
+    if TYPE_CHECKING and not MYPY:
+
+        @classmethod
+        def as_manager(cls) -> ManagerOf[Self]: ...
 
     # Set on a queryset whose conditions hold the fence, for its one update().
     writes_fence = False
@@ -309,3 +320,15 @@ class FencedQuerySet(models.QuerySet[M]):
         if current is None or current < token:
             reason = "missing"
         stale_write_rejected.send_robust(self.model, token=token, current=current, reason=reason, using=self.db)
+
+
+if MYPY or not TYPE_CHECKING:
+    _Manager = models.Manager.from_queryset(FencedQuerySet)
+
+    class FencedManager(_Manager[M]):
+        """A manager with the fenced writes of ``FencedQuerySet``."""
+
+        def get_queryset(self) -> FencedQuerySet[M]:
+            """Return all rows, as a queryset with fenced writes."""
+            rows: Any = super().get_queryset()
+            return rows  # type: ignore[no-any-return]

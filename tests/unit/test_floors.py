@@ -16,7 +16,9 @@ FLOORS = {
     "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
     "wire": 2.5, "loops": 0,
     "async_clients": 0, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
-    "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
+    "typed": 1,
+    "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "managers": 2.12,
+    "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
     "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
     "refusals": 1.3, "guards": 2.1, "operations": 2.2,
@@ -25,7 +27,7 @@ FLOORS = {
     "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
     "locks.holding": 4.4, "locks.sync": 4.5,
     "locks.async_renewal": 4.4, "locks.aio": 4.5, "locks": 4,
-    "reentry": 4.9, "shortcuts": 5, "templates": 5, "responses": 5,
+    "reentry": 4.9, "shortcuts": 5, "templates": 5, "responses": 5, "requests": 5,
     "decorators": 6, "counter_scan": 6, "inspection": 6.1,
     "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
     "comparison": 6, "management.ahead": 7, "management.comparing": 7.1,
@@ -69,3 +71,19 @@ def test_imports_go_downwards_only():
 def test_the_root_can_be_imported_before_the_settings_and_imports_no_models():
     code = "import sys, fenced_locks; assert 'fenced_locks.models' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=PACKAGE.parent, env={"PATH": ""})
+
+
+def test_the_manager_that_type_checkers_see_has_the_methods_of_the_queryset():
+    def of(module, name):
+        found = {}
+        for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                defs = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+                found |= {one.name: (type(one), ast.unparse(one.args), ast.unparse(one.returns)) for one in defs}
+        return {name: signature for name, signature in found.items() if "fenced_" in name}
+
+    in_queryset = of("querysets.py", "FencedQuerySet")
+    # Django does not offer the delete() of a queryset on a manager, so neither do we.
+    assert of("managers.py", "FencedManager") == {
+        name: signature for name, signature in in_queryset.items() if "delete" not in name and name[0] != "_"
+    }
