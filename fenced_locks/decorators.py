@@ -18,6 +18,7 @@ from .durations import Duration
 from .exceptions import FencedLockError, LockNotAcquired, StaleToken
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
+from .logs import about
 from .responses import busy_response, stale_response
 from .shortcuts import FROM_SETTINGS, AsyncReentrantLock, FromSettings, ReentrantLock, afenced_lock, fenced_lock
 from .templates import ResourceTemplate
@@ -194,7 +195,7 @@ def _leaving(lock: ReentrantLock, *, quietly: bool = False) -> Iterator[None]:
     except (FencedLockError, RedisError) as error:
         if not quietly:
             raise
-        _log.warning("the work under the lock is done, but its release failed: %s", error)
+        _log_failed_release(lock, error)
 
 
 @asynccontextmanager
@@ -210,7 +211,12 @@ async def _aleaving(lock: AsyncReentrantLock, *, quietly: bool = False) -> Async
     except (FencedLockError, RedisError) as error:
         if not quietly:
             raise
-        _log.warning("the work under the lock is done, but its release failed: %s", error)
+        _log_failed_release(lock, error)
+
+
+def _log_failed_release(lock: FencedLock | AsyncFencedLock, error: Exception) -> None:
+    known = about(lock.name, error=error)
+    _log.warning("the work under the lock of %r is done, but its release failed: %s", lock.name, error, extra=known)
 
 
 def _refuse_transaction_of_request(resource: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
-from . import plain_saves
+from . import plain_saves, stale_writes
 from .fields import ExactCharField, FenceTokenField, checked_token
 from .managers import FencedManager, default_manager
 from .querysets import FencedQuerySet
@@ -78,7 +78,7 @@ class FencedModel(models.Model):
         try:
             if new:
                 self.fence_token = fence.token
-            with refused_as_stale(fence.token):
+            with refused_as_stale(fence.token, type(self), using or router.db_for_write(type(self), instance=self)):
                 self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
             self.fence_token = fence.token
         except BaseException:
@@ -121,9 +121,10 @@ class FencedModel(models.Model):
             raise ValueError(f"{self!r} cannot be deleted: it has no primary key")
         alias = using or router.db_for_write(type(self), instance=self)
         rows: FencedQuerySet[Any] = FencedQuerySet(type(self), using=alias).filter(pk=self.pk)
-        deleted = rows.fenced_delete(token, repeatable=repeatable)
-        if not deleted[0]:
-            raise plain_saves.refusal(self, rows, token)
+        with stale_writes.told(type(self), alias):
+            deleted = rows._delete_fenced(token, repeatable=repeatable)
+            if not deleted[0]:
+                raise plain_saves.refusal(self, rows, token)
         self.pk = None
         return deleted
 
@@ -147,7 +148,10 @@ class FencedModel(models.Model):
     ) -> None:
         """As Django's; a refusal leaves the transaction around it usable, since nothing was written."""
         alias = using or router.db_for_write(type(self), instance=self)
-        with plain_saves.usable_after_refusal(type(self), alias):
+        with (
+            stale_writes.told(type(self), alias),
+            plain_saves.usable_after_refusal(type(self), alias),
+        ):
             super().save_base(raw, force_insert, force_update, alias, update_fields)
 
     def _do_update(

@@ -178,7 +178,7 @@ class ReentrantLock(Reentry, FencedLock):
             super().release()
             return
         if aliases := open_transactions():
-            after_transactions(aliases, partial(self._leave, hold))
+            after_transactions(aliases, partial(self._leave, hold), self._target.resource)
             self._leave_one()
         elif hold.entries > 1:
             hold.entries -= 1

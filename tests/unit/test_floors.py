@@ -10,18 +10,18 @@ import fenced_locks
 PACKAGE = Path(fenced_locks.__file__).parent
 
 FLOORS = {
-    "exceptions": 0, "durations": 0, "globs": 0,
+    "exceptions": 0, "durations": 0, "globs": 0, "logs": 0,
     "keys": 0, "conf": 1, "scripts": 1,
     "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "wire.connecting": 2.1, "wire.listening": 2.2,
     "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
-    "wire": 2.5, "loops": 0,
+    "wire": 2.5, "loops": 1,
     "async_clients": 0, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
     "typed": 1,
     "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "managers": 2.12,
     "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
     "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
-    "refusals": 1.3, "guards": 2.1, "operations": 2.2,
+    "stale_writes": 1.2, "refusals": 1.3, "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.steps": 4.2, "locks.waiting": 4.3,
     "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
