@@ -21,7 +21,7 @@ FLOORS = {
     "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
     "migrations": 2, "migrations.0001_initial": 2.1,
     "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
-    "stale_writes": 1.2, "refusals": 1.3, "guards": 2.1, "operations": 2.2,
+    "stale_writes": 1.2, "otel": 2, "refusals": 1.3, "guards": 2.1, "operations": 2.2,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
     "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.steps": 4.2, "locks.waiting": 4.3,
     "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
