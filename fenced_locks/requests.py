@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.http import HttpRequest
 
-from .locks.aio import AsyncFencedLock
-from .locks.sync import FencedLock
+from .reentrant import AsyncReentrantLock, ReentrantLock
+from .tokens import FenceTokens
 
 
 class FencedRequest(HttpRequest):
@@ -13,12 +13,14 @@ class FencedRequest(HttpRequest):
     The type of ``request`` in a view under ``with_fenced_lock``, for annotations only.
 
     Attributes:
-        fence_token: The token of the lease.
-        fenced_lock: The lock.
+        fence_token: The token of the lease; under a lock of several resources any use of it raises.
+        fence_tokens: The token of each resource, by its name.
+        fenced_lock: The lock; that of several resources is of another type.
     """
 
     fence_token: int
-    fenced_lock: FencedLock
+    fence_tokens: FenceTokens
+    fenced_lock: ReentrantLock
 
 
 class AsyncFencedRequest(HttpRequest):
@@ -26,9 +28,11 @@ class AsyncFencedRequest(HttpRequest):
     The type of ``request`` in an async view under ``with_fenced_lock``, for annotations only.
 
     Attributes:
-        fence_token: The token of the lease.
-        fenced_lock: The lock.
+        fence_token: As for ``FencedRequest``.
+        fence_tokens: As for ``FencedRequest``.
+        fenced_lock: The lock, which awaits.
     """
 
     fence_token: int
-    fenced_lock: AsyncFencedLock
+    fence_tokens: FenceTokens
+    fenced_lock: AsyncReentrantLock
