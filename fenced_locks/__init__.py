@@ -15,12 +15,15 @@ from .exceptions import (
 )
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
+from .requests import AsyncFencedRequest, FencedRequest
 from .shortcuts import afenced_lock, fenced_lock
 
 __all__ = [
     "AsyncFencedLock",
+    "AsyncFencedRequest",
     "FencedLock",
     "FencedLockError",
+    "FencedRequest",
     "InvalidTransaction",
     "IssuerError",
     "LeaseHasNoEnd",

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 
+from ..logs import about
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
 from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T, Work
 from .core import GRACE_SECONDS
@@ -102,7 +103,7 @@ class _Rest:
             # They are through; it is for others to raise the cancellation.
             pass
         except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
-            _log.warning("what a cancellation had interrupted ended with %r", error)
+            _log.warning("what a cancellation had interrupted ended with %r", error, extra=about(None, error=error))
 
     async def see_through(self) -> None:
         """Do it all, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""

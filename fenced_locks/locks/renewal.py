@@ -22,6 +22,7 @@ from weakref import ReferenceType
 
 from .. import clock
 from ..durations import to_ms
+from ..logs import about
 from ..scripts import load, source
 from ..wire import NotSent, ReplyLost, Wire
 from . import core
@@ -151,7 +152,8 @@ class Renewal:
         level = logging.DEBUG if self.state is State.UNKNOWN else logging.WARNING
         self.state = State.UNKNOWN
         left = (lease.ends_at or now) - now
-        _log.log(level, "renewal of %r failed, %.3f s are left: %r", self.target.resource, left, error)
+        known = about(self.target.resource, token=lease.fence_token, remaining=left, error=error)
+        _log.log(level, "renewal of %r failed, %.3f s are left: %r", self.target.resource, left, error, extra=known)
 
     def _lost(self, holder: Holder, lease: Lease, found: str) -> None:
         self.state = State.LOST
@@ -287,7 +289,7 @@ class Renewer:
             try:
                 renewal.settle(replies.get(renewal), asked_at, clock.monotonic())
             except BaseException:  # noqa: BLE001 - one lease must not keep the others from being renewed
-                _log.exception("renewal of %r", renewal.target.resource)
+                _log.exception("renewal of %r", renewal.target.resource, extra=about(renewal.target.resource))
 
 
 def _replies(wire: Wire, calls: dict[Renewal, Any], timeout: float) -> dict[Renewal, Any]:

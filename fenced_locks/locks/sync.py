@@ -15,6 +15,7 @@ from redis.lock import Lock
 from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
+from ..logs import about
 from ..wire import wire_for
 from . import core, steps
 from .actions import Call, Steps, T
@@ -155,6 +156,7 @@ class FencedLock(Holding, Lock):
         try:
             if not self._acquire_in_turn(owner, call, waiting):
                 self._calls.busy = call.busy
+                self._refuse(call.busy, waiting)
                 return False
         finally:
             self._calls.current = None
@@ -428,4 +430,7 @@ class FencedLock(Holding, Lock):
             lost = isinstance(error, LockError) and not self.raise_on_release_error
             if exc_value is None and not lost:
                 raise
-            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+            resource = self._target.resource
+            _log.warning(
+                "release of %r failed on leaving its block: %s", resource, error, extra=about(resource, error=error)
+            )

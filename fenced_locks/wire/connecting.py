@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from ..logs import about
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 from .replies import Reader
 
@@ -194,6 +195,9 @@ def abandon(connection: Any, undo: Undo | None) -> None:
             connection._sock.settimeout(0.1)
             connection._sock.sendall(pack_eval(*undo))
     except OSError:
-        _log.debug("could not send an undo behind a request without reply", exc_info=True)
+        # Of each script that undoes something the first key is the lock's.
+        resource = None if undo is None else undo[1][0].decode(errors="backslashreplace")
+        what = "could not send an undo behind a request without reply"
+        _log.debug(what, exc_info=True, extra=about(resource))
     finally:
         connection.disconnect()

@@ -12,7 +12,7 @@ import pytest
 from django.test import override_settings
 
 import fenced_locks
-from fenced_locks import checks, exceptions
+from fenced_locks import checks, exceptions, logs
 from fenced_locks.conf import Conf, conf
 from tests import docs_runner
 from tests.helpers import wait_until
@@ -118,6 +118,18 @@ def test_each_system_check_has_a_heading() -> None:
     in_code = {found for module in modules for found in re.findall(r"id=\"(fenced_locks\.\w+)", module.read_text())}
     page = (REFERENCE / "checks.md").read_text()
     assert re.findall(r"^### `(fenced_locks\.\w+)`", page, re.MULTILINE) == sorted(in_code, key=lambda name: name[-3:])
+
+
+def test_log_records_are_those_of_the_code() -> None:
+    page = (REFERENCE / "logging.md").read_text()
+    assert re.findall(r"^\| `(fence_\w+)` \|", page, re.MULTILINE) == list(logs.KEYS)
+    package = Path(fenced_locks.__file__).parent
+    loggers = {
+        ".".join(("fenced_locks", *path.relative_to(package).with_suffix("").parts))
+        for path in package.rglob("*.py")
+        if "logging.getLogger(__name__)" in path.read_text()
+    }
+    assert set(re.findall(r"^\| `(fenced_locks\.[\w.]+)` \|", page, re.MULTILINE)) == loggers
 
 
 def test_error_tree_has_every_error() -> None:

@@ -1,4 +1,4 @@
-"""What users write, checked by mypy strict with django-stubs; never run."""
+"""What users write, checked by mypy strict with django-stubs, and by pyright; never run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from django.views import View
 
 from fenced_locks import (
     AsyncFencedLock,
+    AsyncFencedRequest,
     FencedLock,
+    FencedRequest,
     LockNotAcquired,
     StaleToken,
     afenced_lock,
@@ -44,10 +46,28 @@ def ship(id: int, *, fence_token: int) -> int:
 changed: int = ship(7)
 
 
+@with_fenced_lock("order:<id>")
+def cancel(request: FencedRequest, id: int) -> HttpResponse:
+    lock: FencedLock = request.fenced_lock
+    token: int = request.fence_tokens[f"order:{id}"]
+    assert token == request.fence_token
+    lock.ensure_held()
+    changed = Order.objects.filter(pk=id).fenced_update(request.fence_token, status="cancelled")
+    return HttpResponse(f"{changed} by {request.user}")
+
+
+@with_fenced_lock("order:<id>")
+async def acancel(request: AsyncFencedRequest, id: int) -> HttpResponse:
+    lock: AsyncFencedLock = request.fenced_lock
+    await lock.ensure_held()
+    return HttpResponse(await Order.objects.filter(pk=id).afenced_update(request.fence_token, status="cancelled"))
+
+
 @method_decorator(with_fenced_lock("order:<id>"), name="dispatch")
 class Confirm(View):
-    def post(self, request: HttpRequest, id: int) -> HttpResponse:
-        return HttpResponse("done")
+    def post(self, request: FencedRequest, id: int) -> HttpResponse:
+        Order.objects.filter(pk=id).fenced_update(request.fence_token, status="confirmed")
+        return HttpResponse(request.fenced_lock.name)
 
 
 def plain(client: redis.Redis) -> int | None:
