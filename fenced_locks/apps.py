@@ -17,7 +17,13 @@ class FencedLocksConfig(AppConfig):
         """Register the system checks; after ``migrate``, once per database, look after the guards."""
         from . import checks, guards
 
-        for check in (checks.check_settings, checks.check_alias, checks.check_issuer, checks.check_found_rows):
+        for check in (
+            checks.check_settings,
+            checks.check_alias,
+            checks.check_issuer,
+            checks.check_models,
+            checks.check_found_rows,
+        ):
             register(check, checks.TAG)
         # Not under our own tag: Django 6 asks every database for a tag that was named, and the others look at settings.
         register(checks.check_guards, Tags.database)

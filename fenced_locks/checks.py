@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -15,6 +15,7 @@ from django.db import connections
 from .conf import conf
 from .connections import get_client
 from .guards import missing_guards, promised_guards
+from .registered import registered
 from .shortcuts import configured_issuer
 from .triggers import can_guard
 
@@ -54,6 +55,22 @@ def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
         )
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
     return []
+
+
+def check_models(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Models in ``MODELS`` must have a ``fence_token``, and the fields that name a resource (fenced_locks.E020)."""
+    if any(conf.problems()):
+        return []
+    hint = "Name a model that inherits from FencedModel, and fields of it: {'shop.Order': 'order:<pk>'}."
+    return [Error(f"{error}.", hint=hint, id="fenced_locks.E020") for error in _unusable_models()]
+
+
+def _unusable_models() -> Iterator[ImproperlyConfigured]:
+    for label, text in conf.MODELS.items():
+        try:
+            registered(label, text)
+        except ImproperlyConfigured as error:
+            yield error
 
 
 def check_guards(

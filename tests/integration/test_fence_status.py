@@ -483,7 +483,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("options", [{"socket_timeout": 0.2}, {"socket_timeout": None}])
     def test_a_mute_server_is_given_up(self, proxy, client_factory, monkeypatch, options):
-        monkeypatch.setattr("fenced_locks.counter_scan._REPLY_TIMEOUT", 0.2)
+        monkeypatch.setattr("fenced_locks.reading_line._REPLY_TIMEOUT", 0.2)
         proxy.mute()
         with pytest.raises(redis.TimeoutError):
             list(read_pages(client_factory(proxy.url, **options)))
