@@ -21,7 +21,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from . import freeing, globs
-from .admin_paths import printable, quote, unquote
+from .admin_paths import quote, unquote
 from .conf import conf
 from .connections import get_client
 from .exceptions import FencedLockError
@@ -30,6 +30,7 @@ from .models import Lock
 from .registered import Registered, registered_models
 from .resources import Listing, Reader, Resource
 from .shortcuts import configured_issuer
+from .texts import one_line, printable
 
 _ROWS_SHOWN = 50
 _UNREADABLE = (redis.RedisError, FencedLockError, ImproperlyConfigured)
@@ -122,7 +123,7 @@ class LockAdmin(_ModelAdmin):
         return self._page(request, "change_list.html", context, extra_context)
 
     @method_decorator(require_safe)
-    def change_view(  # type: ignore[override]
+    def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """One resource, and the rows that carry its tokens."""
@@ -169,7 +170,7 @@ class LockAdmin(_ModelAdmin):
                 self._release_one(request, unquote(name), unquote(owner))
             except (*_UNREADABLE, ValueError) as error:
                 resource = printable(unquote(name).decode("utf-8", "backslashreplace"))
-                messages.error(request, f"{resource} was not released: {_explained(error)}")
+                messages.error(request, f"Not released: {resource}: {_explained(error)}")
         return HttpResponseRedirect(self._address("changelist"))
 
     def _release_one(self, request: HttpRequest, resource: bytes, owner: bytes) -> None:
@@ -179,7 +180,7 @@ class LockAdmin(_ModelAdmin):
         shown = _shown(before)
         freed = freeing.free(get_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
         if not freed.freed:
-            messages.error(request, f"{shown.resource} was not released: {printable(freed.problem)}")
+            messages.error(request, f"Not released: {shown.resource}: {printable(freed.problem)}")
             return
         done = f"Released {shown.resource}, held by {printable(owner.decode('utf-8', 'backslashreplace'))}"
         told = f"{done} with {_left(before)}.{_promise(freed)}"
@@ -223,7 +224,7 @@ class LockAdmin(_ModelAdmin):
     def _page(
         self, request: HttpRequest, template: str, context: dict[str, Any], extra: dict[str, Any] | None
     ) -> TemplateResponse:
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         everything = {**self.admin_site.each_context(request), "opts": self.opts, **context, **(extra or {})}
         return TemplateResponse(request, f"admin/fenced_locks/lock/{template}", everything)
 
@@ -295,7 +296,7 @@ def _elsewhere() -> str:
 
 
 def _explained(error: Exception) -> str:
-    text = printable(" ".join(str(error).split()))
+    text = printable(one_line(error))
     if isinstance(error, redis.RedisError) and not isinstance(error, FencedLockError):
         return f"Redis behind cache alias {conf.USING!r} cannot be read: {text}"
     return text

@@ -16,8 +16,3 @@ def quote(value: bytes) -> str:
 def unquote(text: str) -> bytes:
     """Return what was quoted, here or by the admin itself, which leaves what is not ASCII as it is."""
     return _QUOTED.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", "surrogateescape"))
-
-
-def printable(text: str) -> str:
-    """Return text without what neither a page nor a database may show as it is."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -28,6 +28,7 @@ from .locks.blocking import run
 from .locks.core import Lease, is_ticket
 from .locks.taking_over import complete, take_over
 from .registered import registered_models
+from .texts import one_line
 from .wire import Wire, wire_for
 
 _log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def _take_away(wire: Wire, target: Target, owner: bytes, resource: bytes) -> Fre
     except IssuerError as error:
         # Nobody can have such a lock any more, but whoever has it can lose it.
         run(wire, steps.release(target, Lease(owner)))
-        return Freed(True, problem=_one_line(error))
+        return Freed(True, problem=one_line(error))
     freed = _outdate(wire, target, lease, resource)
     return freed._replace(problem="; ".join(filter(None, (freed.problem, _give_back(wire, target, lease)))))
 
@@ -98,7 +99,7 @@ def _outdate(wire: Wire, target: Target, lease: Lease, resource: bytes) -> Freed
     try:
         run(wire, complete(target, lease))
     except (FencedLockError, redis.RedisError) as error:
-        return Freed(True, problem=f"there is no newer token: {_one_line(error)}")
+        return Freed(True, problem=f"there is no newer token: {one_line(error)}")
     rows, problems = 0, []
     try:
         text = resource.decode()
@@ -107,12 +108,12 @@ def _outdate(wire: Wire, target: Target, lease: Lease, resource: bytes) -> Freed
                 rows += each.outdate(text, lease.fence_token)
             except DatabaseError as error:
                 label = each.model._meta.label
-                problems.append(f"rows of {label} could not be given the newer token: {_one_line(error)}")
+                problems.append(f"rows of {label} could not be given the newer token: {one_line(error)}")
     except UnicodeDecodeError:
         # No row names such a resource.
         pass
     except ImproperlyConfigured as error:
-        problems.append(f"no row was given the newer token: {_one_line(error)}")
+        problems.append(f"no row was given the newer token: {one_line(error)}")
     return Freed(True, lease.fence_token, rows, "; ".join(problems))
 
 
@@ -123,9 +124,5 @@ def _give_back(wire: Wire, target: Target, lease: Lease) -> str:
         # It took so long that the next holder has it by now.
         pass
     except redis.RedisError as error:
-        return f"it will be free within {_TIMEOUT:.0f} seconds: {_one_line(error)}"
+        return f"it will be free within {_TIMEOUT:.0f} seconds: {one_line(error)}"
     return ""
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -10,7 +10,7 @@ import fenced_locks
 PACKAGE = Path(fenced_locks.__file__).parent
 
 FLOORS = {
-    "exceptions": 0, "durations": 0, "globs": 0,
+    "exceptions": 0, "durations": 0, "globs": 0, "texts": 0,
     "keys": 0, "conf": 1, "scripts": 1,
     "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "wire.connecting": 2.1, "wire.listening": 2.2,
     "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
