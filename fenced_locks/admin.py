@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import django
 import redis
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote as quote_key
@@ -131,7 +132,7 @@ class LockAdmin(_ModelAdmin):
             raise PermissionDenied
         context: dict[str, Any] = {"title": "View fenced lock", "can_release": self.has_release_permission(request)}
         name = unquote(object_id)
-        context["subtitle"] = printable(name.decode("utf-8", "backslashreplace"))
+        context["subtitle"] = context["here"] = printable(name.decode("utf-8", "backslashreplace"))
         try:
             reader = _reader()
             (resource,) = reader.read([_lock_name(reader, name)])
@@ -150,7 +151,7 @@ class LockAdmin(_ModelAdmin):
         if request.method == "POST" and "confirmed" in request.POST:
             return self._release(request, request.POST.getlist("lease"))
         names = request.POST.getlist("name") if request.method == "POST" else request.GET.getlist("name")
-        context: dict[str, Any] = {"title": "Are you sure?"}
+        context: dict[str, Any] = {"title": "Are you sure?", "here": "Release"}
         try:
             reader = _reader()
             found = reader.read(list(dict.fromkeys(_lock_name(reader, unquote(name)) for name in names)))
@@ -225,7 +226,8 @@ class LockAdmin(_ModelAdmin):
         self, request: HttpRequest, template: str, context: dict[str, Any], extra: dict[str, Any] | None
     ) -> TemplateResponse:
         request.current_app = self.admin_site.name
-        everything = {**self.admin_site.each_context(request), "opts": self.opts, **context, **(extra or {})}
+        own = {"opts": self.opts, "listed_trail": django.VERSION >= (6, 1)}
+        everything = {**self.admin_site.each_context(request), **own, **context, **(extra or {})}
         return TemplateResponse(request, f"admin/fenced_locks/lock/{template}", everything)
 
 
@@ -283,7 +285,7 @@ def _promise(freed: freeing.Freed) -> str:
     """Return what refuses the former holder from now on."""
     told = ""
     if freed.rows:
-        told = f" {freed.rows} row{'s' if freed.rows > 1 else ''} carry the newer token {freed.token}."
+        told = f" {freed.rows} {'rows carry' if freed.rows > 1 else 'row carries'} the newer token {freed.token}."
     return told + (f" But {printable(freed.problem)}." if freed.problem else "")
 
 
