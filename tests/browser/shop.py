@@ -46,8 +46,8 @@ class Shop:
             "REDIS_URL": self.server.url,
             "SHOP_DATABASE": str(folder / "shop.sqlite3"),
         }
-        self._manage("migrate", "--verbosity", "0")
-        self._manage("shell", "--no-imports", "--command", _USERS)
+        self.manage("migrate", "--verbosity", "0")
+        self.manage("shell", "--no-imports", "--command", _USERS)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -73,7 +73,8 @@ class Shop:
         thread.start()
         wait_until(lambda: self.client.exists(f"queue:{{{resource}}}"))
         yield taken
-        self.client.delete(resource)
+        if not taken:
+            self.client.delete(resource)
         thread.join(60)
         if taken:
             lock.release()
@@ -86,7 +87,8 @@ class Shop:
         self.client.close()
         self.server.stop()
 
-    def _manage(self, *arguments: str) -> None:
+    def manage(self, *arguments: str) -> None:
+        """Run a command of the shop."""
         subprocess.run([sys.executable, "manage.py", *arguments], cwd=PROJECT, env=self._environment, check=True)
 
     def _answers(self) -> bool:
