@@ -122,7 +122,10 @@ def _stale_message(token: int | None, current: int | None, resource: str | None)
 
 class IssuerError(FencedLockError):
     """
-    No fence token could be issued; no lease was left behind.
+    No fence token could be issued.
+
+    Where it was to be the first of a lease, no lease was left behind; from ``advance``, the lease goes on with the
+    token that it had.
 
     Attributes:
         resource: Name of the lock, where it is known.

@@ -23,9 +23,12 @@ from weakref import ReferenceType, ref
 
 from asgiref.sync import SyncToAsync
 
+from . import nesting
+from .durations import Duration
 from .locks import core
 from .locks.core import Lease
 from .locks.holding import Holding
+from .tokens import FenceTokens
 
 _SYNC_TO_ASYNC = SyncToAsync.thread_handler.__code__
 
@@ -47,6 +50,10 @@ class Hold:
     task: ReferenceType[asyncio.Task[Any]] | None
     call: FrameType | None
 
+    def is_held(self) -> bool:
+        """Return whether it is held still, as far as is known here; also until the end of a transaction."""
+        return self.entries > 0 and not self.lease.released and not core.is_over(self.lease, time.monotonic())
+
     def is_ours(self) -> bool:
         """
         Return whether this very process, thread, task and call entered; context variables outlive all of them.
@@ -66,7 +73,46 @@ _holds: ContextVar[dict[tuple[object, ...], Hold] | None] = ContextVar("fenced_l
 
 
 class Reentry(Holding):
-    """The part of a lock that re-enters which does not wait."""
+    """
+    The part of a lock that re-enters which does not wait.
+
+    Attributes:
+        resource: What is protected; for ``fenced_lock`` without the prefix of the settings, as the user named it.
+    """
+
+    resource: str
+
+    def _aim(self, name: str, issuer: object, client: Any, *, hides_retries: bool) -> None:
+        super()._aim(name, issuer, client, hides_retries=hides_retries)
+        self.resource = self._target.resource
+
+    @property
+    def fence_tokens(self) -> FenceTokens:
+        """
+        The token of the lease that is held here, by resource; for code that may have several.
+
+        Raises:
+            NotHeld: None is held.
+        """
+        return FenceTokens({self.resource: self._held("tell the tokens of")})
+
+    @property
+    def _rank(self) -> nesting.Rank:
+        """The place of the resource in the order in which resources are taken."""
+        return nesting.rank_of(self._wire.server, self._target.lock, self.resource)
+
+    def _report_disorder(self, blocking: bool | None, limit: Duration | None) -> None:
+        """Log it if we are about to wait for a resource while we hold one that comes later in the order."""
+        held = [hold for hold in (_holds.get() or {}).values() if hold.is_held() and hold.is_ours()]
+        limit = self.blocking_timeout if limit is None else limit
+        may_wait = (self.blocking if blocking is None else blocking) and (limit is None or bool(limit))
+        if held and may_wait:
+            nesting.report(self._rank, [lock._rank for hold in held if (lock := hold.lock()) is not None])
+
+    @property
+    def _entries(self) -> int:
+        """How often this thread or task has entered by this object."""
+        return 0 if self._lease is None else max(1, self.local.entries)
 
     def _enter_again(self) -> bool:
         """
@@ -144,7 +190,8 @@ class Reentry(Holding):
         task_ref = None if task is None else ref(task)
         hold = Hold(lease, ref(self), 0, os.getpid(), thread, task_ref, _current_call())
         # A copy, since a context that was copied from this one must not see what happens here.
-        _holds.set({**{k: h for k, h in (_holds.get() or {}).items() if h.entries}, self._key: hold})
+        others = {key: h for key, h in (_holds.get() or {}).items() if h.entries and key != self._key}
+        _holds.set({**others, self._key: hold})
         return hold
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, overload
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -12,10 +12,10 @@ from .conf import conf
 from .connections import get_async_client, get_client
 from .durations import Duration
 from .issuers import AnyIssuer, ClockIssuer, get_issuer
-from .locks.aio import AsyncFencedLock
-from .locks.sync import FencedLock
-from .reentry import Hold, Reentry
-from .transactions import after_transactions, open_transactions, refuse_manual_transaction
+from .reentrant import AsyncReentrantLock, ReentrantLock
+from .several import AsyncReentrantLocks, ReentrantLocks
+
+L = TypeVar("L", ReentrantLock, AsyncReentrantLock)
 
 
 class FromSettings:
@@ -44,9 +44,43 @@ def configured_issuer() -> AnyIssuer:
     return issuer
 
 
+@overload
 def fenced_lock(
     resource: str,
     *,
+    using: str | None = ...,
+    timeout: Duration | FromSettings | None = ...,
+    blocking: bool = ...,
+    blocking_timeout: Duration | FromSettings | None = ...,
+    sleep: Duration = ...,
+    raise_on_release_error: bool = ...,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
+    renew: bool | FromSettings = ...,
+    max_hold: Duration | FromSettings | None = ...,
+) -> ReentrantLock: ...
+
+
+@overload
+def fenced_lock(
+    resource: str,
+    second: str,
+    /,
+    *others: str,
+    using: str | None = ...,
+    timeout: Duration | FromSettings | None = ...,
+    blocking: bool = ...,
+    blocking_timeout: Duration | FromSettings | None = ...,
+    sleep: Duration = ...,
+    raise_on_release_error: bool = ...,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
+    renew: bool | FromSettings = ...,
+    max_hold: Duration | FromSettings | None = ...,
+) -> ReentrantLocks: ...
+
+
+def fenced_lock(
+    resource: str,
+    *others: str,
     using: str | None = None,
     timeout: Duration | FromSettings | None = FROM_SETTINGS,
     blocking: bool = True,
@@ -56,15 +90,20 @@ def fenced_lock(
     issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
     renew: bool | FromSettings = FROM_SETTINGS,
     max_hold: Duration | FromSettings | None = FROM_SETTINGS,
-) -> ReentrantLock:
+) -> ReentrantLock | ReentrantLocks:
     """
     Return the lock of a resource, built from the settings, for use as a context manager.
 
     Used again for the same resource in the same thread or task, it re-enters: same lease, same token, released at
     the outermost exit; the inner arguments do not count then.
 
+    For several resources, ``fenced_lock("order:1", "stock:9")``, it takes all of them or none, in an order that is
+    the same for all callers, and its tokens are in ``fence_tokens``; see ``ReentrantLocks``. All arguments hold for
+    each of them, and ``blocking_timeout`` for all together.
+
     Args:
         resource: What is protected, like ``"order:1001"``.
+        *others: More resources; one that is named twice counts once.
         using: Cache alias of the Redis server; by default ``FENCED_LOCKS["USING"]``.
         timeout: Length of the lease in seconds; None for without end. By default ``FENCED_LOCKS["TIMEOUT"]``.
         blocking: Whether to wait while the resource is busy.
@@ -75,7 +114,7 @@ def fenced_lock(
         issuer: Who issues the fence token; by default ``FENCED_LOCKS["ISSUER"]``.
         renew: Whether the lease is renewed until it is given back; by default ``FENCED_LOCKS["RENEW"]``.
         max_hold: After how many seconds it is renewed no more; None for without limit. By default
-            ``FENCED_LOCKS["MAX_HOLD"]``.
+            ``FENCED_LOCKS["MAX_HOLD"]``. For several it is counted from when all are held.
 
     Raises:
         TypeError, ValueError: A bad argument; the message names it.
@@ -87,19 +126,48 @@ def fenced_lock(
     committed or not; with autocommit turned off by hand, Django's ``TransactionManagementError`` is raised.
     """
     options = _options(timeout, blocking_timeout, issuer, renew, max_hold)
-    return ReentrantLock(
-        get_client(using),
-        keys.lock_key(conf.KEY_PREFIX, resource),
-        sleep=sleep,
-        blocking=blocking,
-        raise_on_release_error=raise_on_release_error,
-        **options,
-    )
+    options |= {"blocking": blocking, "sleep": sleep, "raise_on_release_error": raise_on_release_error}
+    locks = _locks(ReentrantLock, get_client(using), (resource, *others), options)
+    return ReentrantLocks(locks) if others else locks[0]
+
+
+@overload
+def afenced_lock(
+    resource: str,
+    *,
+    using: str | None = ...,
+    timeout: Duration | FromSettings | None = ...,
+    blocking: bool = ...,
+    blocking_timeout: Duration | FromSettings | None = ...,
+    sleep: Duration = ...,
+    raise_on_release_error: bool = ...,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
+    renew: bool | FromSettings = ...,
+    max_hold: Duration | FromSettings | None = ...,
+) -> AsyncReentrantLock: ...
+
+
+@overload
+def afenced_lock(
+    resource: str,
+    second: str,
+    /,
+    *others: str,
+    using: str | None = ...,
+    timeout: Duration | FromSettings | None = ...,
+    blocking: bool = ...,
+    blocking_timeout: Duration | FromSettings | None = ...,
+    sleep: Duration = ...,
+    raise_on_release_error: bool = ...,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
+    renew: bool | FromSettings = ...,
+    max_hold: Duration | FromSettings | None = ...,
+) -> AsyncReentrantLocks: ...
 
 
 def afenced_lock(
     resource: str,
-    *,
+    *others: str,
     using: str | None = None,
     timeout: Duration | FromSettings | None = FROM_SETTINGS,
     blocking: bool = True,
@@ -109,9 +177,9 @@ def afenced_lock(
     issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
     renew: bool | FromSettings = FROM_SETTINGS,
     max_hold: Duration | FromSettings | None = FROM_SETTINGS,
-) -> AsyncReentrantLock:
+) -> AsyncReentrantLock | AsyncReentrantLocks:
     """
-    Return the lock of a resource, built from the settings, for use with ``async with``.
+    Return the lock of a resource, built from the settings, for use with ``async with``; or that of several resources.
 
     Used again for the same resource in the same task, it re-enters. The arguments, and what entering the block
     raises, are those of ``fenced_lock``; transactions of Django are sync only and are not waited for.
@@ -122,14 +190,20 @@ def afenced_lock(
         RuntimeError: No event loop is running.
     """
     options = _options(timeout, blocking_timeout, issuer, renew, max_hold)
-    return AsyncReentrantLock(
-        get_async_client(using),
-        keys.lock_key(conf.KEY_PREFIX, resource),
-        sleep=sleep,
-        blocking=blocking,
-        raise_on_release_error=raise_on_release_error,
-        **options,
-    )
+    options |= {"blocking": blocking, "sleep": sleep, "raise_on_release_error": raise_on_release_error}
+    locks = _locks(AsyncReentrantLock, get_async_client(using), (resource, *others), options)
+    return AsyncReentrantLocks(locks) if others else locks[0]
+
+
+def _locks(kind: type[L], client: Any, resources: Sequence[str], options: dict[str, Any]) -> list[L]:
+    """Return a lock for each resource, in that order; one for those that are named more than once."""
+    locks = {}
+    for resource in resources:
+        name = keys.lock_key(conf.KEY_PREFIX, resource)
+        if name not in locks:
+            locks[name] = kind(client, name, **options)
+            locks[name].resource = resource
+    return list(locks.values())
 
 
 def _options(
@@ -150,68 +224,3 @@ def _options(
     chosen = configured_issuer() if issuer is None else issuer
     values = timeout, blocking_timeout, chosen, renew, max_hold
     return dict(zip(("timeout", "blocking_timeout", "issuer", "renew", "max_hold"), values, strict=True))
-
-
-class ReentrantLock(Reentry, FencedLock):
-    """What ``fenced_lock`` returns: a ``FencedLock`` that re-enters the lease its context holds already."""
-
-    def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        """Take the lock, or enter the lease that this thread or task holds; see ``FencedLock.acquire``."""
-        if self._enter_again():
-            return True
-        refuse_manual_transaction(self._target.resource)
-        if not super().acquire(*args, **kwargs):
-            return False
-        self._enter_first()
-        return True
-
-    def release(self) -> None:
-        """
-        Leave the lease; the outermost release gives it back. See ``FencedLock.release``.
-
-        Inside open transactions it is given back after all of them have ended; until then it can be re-entered.
-        An error is logged then, not raised.
-        """
-        self._held("release")
-        hold = self._hold
-        if hold is None:
-            super().release()
-            return
-        if aliases := open_transactions():
-            after_transactions(aliases, partial(self._leave, hold))
-            self._leave_one()
-        elif hold.entries > 1:
-            hold.entries -= 1
-            self._leave_one()
-        else:
-            self._leave(hold)
-
-    def _leave(self, hold: Hold) -> None:
-        """Take one entry from the lease; the last one gives it back."""
-        if self._is_outermost(hold):
-            super().release()
-
-
-class AsyncReentrantLock(Reentry, AsyncFencedLock):
-    """What ``afenced_lock`` returns: an ``AsyncFencedLock`` that re-enters the lease its task holds already."""
-
-    async def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        """Take the lock, or enter the lease that this task holds; see ``AsyncFencedLock.acquire``."""
-        if self._enter_again():
-            return True
-        if not await super().acquire(*args, **kwargs):
-            return False
-        self._enter_first()
-        return True
-
-    async def release(self) -> None:
-        """Leave the lease; the outermost release gives it back. See ``AsyncFencedLock.release``."""
-        self._held("release")
-        hold = self._hold
-        if hold is None:
-            await super().release()
-        elif hold.entries > 1:
-            hold.entries -= 1
-            self._leave_one()
-        elif self._is_outermost(hold):
-            await super().release()

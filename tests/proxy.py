@@ -83,6 +83,11 @@ class Proxy:
         """Have the request executed at once and hold its reply."""
         return self._add(match, times, DelayReply(until))
 
+    def spare(self) -> None:
+        """Forget the faults that no command has met yet."""
+        with self._changed:
+            self._script.clear()
+
     def mute(self) -> None:
         """Forward nothing in either direction, on old and new connections, until `unmute`; keep requests."""
         self._set(muted=True)

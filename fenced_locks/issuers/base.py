@@ -43,7 +43,8 @@ class RedisIssuer(Issuer):
     A subclass supplies ``mint``, the text of a local Lua function ``mint(counter, now_us, lease_ms, argument)`` that
     returns the token as a string of digits, or nil and the reason why there is none, in which case it has written
     nothing. ``read_counter(counter)`` and ``MAX_TOKEN`` are there for it to use; ``now_us`` is the server's time in
-    microseconds, ``lease_ms`` the lease in milliseconds (0 without end), ``argument`` the property below.
+    microseconds, ``lease_ms`` the lease in milliseconds, or what is left of it where it gets another token (0 without
+    end), ``argument`` the property below.
 
     Attributes:
         retention_ms: How long an idle counter is kept, in milliseconds; 0 without end.
@@ -65,6 +66,11 @@ class RedisIssuer(Issuer):
     def acquire_script(self) -> Script:
         """The script that takes the lock with a token of this issuer."""
         return _acquire_script(self.mint)
+
+    @cached_property
+    def advance_script(self) -> Script:
+        """The script that draws another token of this issuer for a lease."""
+        return load("advance", source("read_counter"), self.mint, source("owner_of"))
 
 
 class ExternalIssuer(Issuer):
@@ -109,10 +115,11 @@ class ExternalIssuer(Issuer):
         """
         Let the next token of each of these resources be greater than the one given; never lowers anything.
 
-        For ``fence_status --repair``.
+        For ``fence_status --repair`` and ``lock.advance``. As with ``issue``, it must not be undone by a rollback.
 
         Raises:
-            NotImplementedError: The issuer leaves this out, as it may: no lock needs it.
+            NotImplementedError: The issuer leaves this out, as it may; then no token can be asked to be greater than
+                the next.
         """
         raise NotImplementedError(f"the issuer {self.name!r} cannot be raised")
 

@@ -64,8 +64,8 @@ class DatabaseIssuer(ExternalIssuer):
         for resource in tokens:
             _check_length(resource)
         connection = _database()
-        with _errors("counters cannot be raised", connection):
-            counters.raise_tokens(connection, tokens)
+        with _errors("counters cannot be raised", connection), _outside_transactions(connection) as own:
+            counters.raise_tokens(own, tokens)
 
 
 def _database() -> BaseDatabaseWrapper:

@@ -8,11 +8,11 @@ here once.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ..issuers import AnyIssuer, ExternalIssuer
+from ..issuers import AnyIssuer
 from ..scripts import Script
 from ..wire import Claim, Listener, Undo
 from . import core
@@ -29,17 +29,24 @@ class Request(NamedTuple):
     undo: Undo | None = None
 
 
+class RequestAll(NamedTuple):
+    """One attempt to run a script with each of these keys and arguments; the arguments of ``Wire.call_all``."""
+
+    script: Script
+    calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]
+    timeout: float
+
+
 class Pause(NamedTuple):
     """Seconds to wait."""
 
     seconds: float
 
 
-class Issue(NamedTuple):
-    """A token to be drawn outside Redis."""
+class Ask(NamedTuple):
+    """Something to be asked of an issuer outside Redis, such as a token."""
 
-    issuer: ExternalIssuer
-    resource: str
+    question: Callable[[], Any]
 
 
 class Listen(NamedTuple):
@@ -74,7 +81,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | Pause | Issue | Listen | Hear | Answer | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Ask | Listen | Hear | Answer | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 

@@ -16,10 +16,11 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import async_wire_for
 from . import core, steps
-from .actions import Call, Steps
+from .actions import Call, Steps, T
+from .advancing import advance, checked_at_least
 from .async_renewal import renewer_of_loop
 from .awaiting import arun
 from .core import Lease
@@ -282,12 +283,7 @@ class AsyncFencedLock(Holding, Lock):
         return await self._extend(lease, to_seconds("timeout", self._length(lease)), from_now=True)
 
     async def _extend(self, lease: Lease, seconds: float, *, from_now: bool) -> Literal[True]:
-        try:
-            await arun(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
-        except LeaseLost as error:
-            self._lose(lease, str(error), raised=True)
-            await self._say()
-            raise
+        await self._use(lease, steps.extend(self._target, lease, seconds, from_now=from_now))
         self._renew_anew(lease)
         return True
 
@@ -299,8 +295,27 @@ class AsyncFencedLock(Holding, Lock):
             As ``FencedLock.ensure_held``.
         """
         lease = self._held("rely on")
+        return await self._use(lease, steps.ensure(self._target, lease))
+
+    async def advance(self, at_least: int | None = None) -> int:
+        """
+        Draw another, greater token for the lease that is held, and return it.
+
+        Cancelled, it leaves the lease with the token that it had; one that nobody has may have been drawn.
+
+        Args:
+            at_least: The new token is this one or greater; positive, below 2**53.
+
+        Raises:
+            As ``FencedLock.advance``; ``NotHeld`` also for another task than the one that acquired it.
+        """
+        least = checked_at_least(at_least)
+        lease = self._held("advance")
+        return await self._use(lease, advance(self._target, lease, least))
+
+    async def _use(self, lease: Lease, plan: Steps[T]) -> T:
         try:
-            return await arun(self._wire, steps.ensure(self._target, lease))
+            return await arun(self._wire, plan)
         except LeaseLost as error:
             self._lose(lease, str(error), raised=True)
             await self._say()
@@ -317,9 +332,9 @@ class AsyncFencedLock(Holding, Lock):
 
     async def __aenter__(self) -> Self:
         if await self.acquire():
-            self._entered.append((_current_task(), self._held("enter")))
+            self._note_entry()
             return self
-        raise core.not_acquired(self._target.resource, self._busy, "the wait is over")
+        raise self._not_acquired("the wait is over")
 
     async def __aexit__(
         self,
@@ -362,6 +377,13 @@ class AsyncFencedLock(Holding, Lock):
         super()._keep(lease)
         task = None if lease is None else _current_task()
         self.local.task = (lambda: None) if task is None else ref(task)
+
+    def _not_acquired(self, waited: str) -> LockNotAcquired:
+        return core.not_acquired(self._target.resource, self._busy, waited)
+
+    def _note_entry(self) -> None:
+        """A block was entered with the lease that is held."""
+        self._entered.append((_current_task(), self._held("enter")))
 
     def _lease_to_leave(self) -> Lease | None:
         """Return the lease with which the block was entered; a generator may be closed by another task."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 from asgiref.sync import sync_to_async
 
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, Answer, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -153,16 +153,18 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
         return await cast("AsyncListener", action.listener).hear(action.timeout)
     if isinstance(action, Listen):
         return await _listen(wire, action)
-    return await _do_rarely(action)
+    return await _do_rarely(wire, action)
 
 
-async def _do_rarely(action: Answer | HangUp | Issue | Pause) -> Any:
+async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | RequestAll) -> Any:
     assert not isinstance(action, Answer), "tasks send no claims ahead"
+    if isinstance(action, RequestAll):
+        return await wire.call_all(*action)
     if isinstance(action, HangUp):
         return await cast("AsyncListener", action.listener).hang_up()
-    if isinstance(action, Issue):
+    if isinstance(action, Ask):
         # In the thread where the caller's database connections are, so that it knows of their transactions.
-        return await sync_to_async(action.issuer.issue, thread_sensitive=True)(action.resource)
+        return await sync_to_async(action.question, thread_sensitive=True)()
     await asyncio.sleep(action.seconds)
     return None
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, Answer, HangUp, Hear, Issue, Listen, Pause, Request, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -34,13 +34,15 @@ def _do(wire: Wire, action: Action) -> Any:
         return action.listener.answer(action.timeout)
     if isinstance(action, Listen):
         return wire.listen(*action)
-    return _do_rarely(action)
+    return _do_rarely(wire, action)
 
 
-def _do_rarely(action: HangUp | Issue | Pause) -> Any:
+def _do_rarely(wire: Wire, action: Ask | HangUp | Pause | RequestAll) -> Any:
+    if isinstance(action, RequestAll):
+        return wire.call_all(*action)
     if isinstance(action, HangUp):
         return action.listener.hang_up()
-    if isinstance(action, Issue):
-        return action.issuer.issue(action.resource)
+    if isinstance(action, Ask):
+        return action.question()
     time.sleep(action.seconds)
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..durations import to_ms
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired, OutcomeUnknown
+from ..issuers import AnyIssuer
 
 # How long an operation without a deadline of its own goes on trying to reach the server, in seconds.
 RETRY_SECONDS = 3.0
@@ -43,7 +46,7 @@ class Lease:
 
     Attributes:
         owner: The owner id.
-        fence_token: The token.
+        fence_token: The token; ``carry`` raises it.
         timeout: Its length in seconds as it was asked for; None for without end.
         ends_at: Its end in local monotonic time, counted from before the request; None for without end.
         server_end_ms: Its end by the server's clock, in milliseconds.
@@ -53,6 +56,8 @@ class Lease:
         process: Which process holds it; see ``is_inherited``.
         renewal: What renews it; None if nothing does.
         asked_at: When the call that took it began to wait, in local monotonic time.
+        issuer: Who drew its token, and draws the next one; None where that is the lock's.
+        followers: Called with the token when it carries another one.
     """
 
     owner: bytes
@@ -66,10 +71,20 @@ class Lease:
     process: int = field(default_factory=lambda: _this_process())
     renewal: Any = None
     asked_at: float = 0.0
+    issuer: AnyIssuer | None = None
+    followers: list[Callable[[int], object]] = field(default_factory=list)
 
     def is_inherited(self) -> bool:
         """Return whether it belongs to the process of which this one was forked."""
         return self.process != _process.number
+
+    def carry(self, token: int) -> None:
+        """Carry this token from now on; of several threads that have drawn one, the greatest stays."""
+        # Made for this lease, since a lock of the module's could be found taken by a forked child.
+        with vars(self).setdefault("_carrying", threading.Lock()):
+            self.fence_token = max(self.fence_token, token)
+            for follow in list(self.followers):
+                follow(self.fence_token)
 
 
 @dataclass(slots=True)
@@ -214,11 +229,11 @@ def lease_ms(timeout: float | None) -> int:
     return 0 if timeout is None else to_ms(timeout)
 
 
-def granted(reply: bytes, owner: bytes, started: float, timeout: float | None) -> Lease:
+def granted(reply: bytes, owner: bytes, started: float, timeout: float | None, issuer: AnyIssuer) -> Lease:
     """Return the lease that a granting reply of the acquire script describes."""
     token, _, end_ms = reply.partition(b" ")
     ends_at = None if timeout is None else started + timeout
-    return Lease(owner, int(token), timeout, ends_at, int(end_ms), started)
+    return Lease(owner, int(token), timeout, ends_at, int(end_ms), started, issuer=issuer)
 
 
 def refused(reply: list[Any]) -> Busy:
@@ -300,22 +315,27 @@ def unreachable(action: str, resource: str, cause: BaseException) -> Exception:
     return kind(f"{action} of {resource!r} was not sent: {cause}")
 
 
-def issuer_error(error: ResponseError, resource: str, counter: bytes) -> IssuerError | None:
-    """Return the error for a script that refused to mint, or None if it failed for another reason."""
+def issuer_error(error: ResponseError, resource: str, counter: bytes, held: Lease | None = None) -> IssuerError | None:
+    """
+    Return the error for a script that refused to mint, or None if it failed for another reason.
+
+    ``held`` is the lease that goes on without the token; none does where the token was to be its first.
+    """
     text = str(error)
     if not text.startswith("FENCE counter "):
         return None
     reason = text.removeprefix("FENCE counter ")
     key = counter.decode(errors="backslashreplace")
-    return _no_token(resource, f"its counter {key!r} {reason}")
+    return _no_token(resource, f"its counter {key!r} {reason}", held)
 
 
-def not_issued(resource: str, issuer: str, what: str) -> IssuerError:
-    """Return the error for an issuer outside Redis that had no token."""
-    return _no_token(resource, f"the issuer {issuer!r} {what}")
+def not_issued(resource: str, issuer: str, what: str, held: Lease | None = None) -> IssuerError:
+    """Return the error for an issuer outside Redis that had no token; ``held`` as for ``issuer_error``."""
+    return _no_token(resource, f"the issuer {issuer!r} {what}", held)
 
 
-def _no_token(resource: str, reason: str) -> IssuerError:
-    refused = IssuerError(f"no fence token for {resource!r}: {reason}; no lease was left behind")
+def _no_token(resource: str, reason: str, held: Lease | None) -> IssuerError:
+    rest = "no lease was left behind" if held is None else f"the lease goes on with {held.fence_token}"
+    refused = IssuerError(f"no fence token for {resource!r}: {reason}; {rest}")
     refused.resource = resource
     return refused

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, signals
@@ -92,6 +94,17 @@ class Holding:
             return None
         return 0.0 if lease.lost else max(0.0, lease.ends_at - time.monotonic())
 
+    @contextmanager
+    def _following(self, follow: Callable[[int], object]) -> Iterator[None]:
+        """Inside the block, call this with the token of the lease held here: now, and whenever it carries another."""
+        lease = self._held("follow")
+        lease.followers.append(follow)
+        follow(lease.fence_token)
+        try:
+            yield
+        finally:
+            lease.followers.remove(follow)
+
     @property
     def _lease(self) -> Lease | None:
         lease: Lease | None = getattr(self.local, "lease", None)
@@ -123,10 +136,18 @@ class Holding:
     def _begin(self, lease: Lease) -> None:
         """A lease was taken."""
         if self.renew:
-            lease.renewal = begin(self, lease, self._target, self._wire, self.max_hold)
-            self._add_renewal(lease.renewal)
+            self._renew_from(lease, lease.began_at)
         if signals.lease_acquired.receivers:
             self._announce(signals.lease_acquired, lease, waited=time.monotonic() - lease.asked_at)
+
+    def _renew_from(self, lease: Lease, since: float) -> None:
+        """Renew the lease from now on; ``max_hold`` is counted from ``since``."""
+        self._renew_until(lease, None if self.max_hold is None else since + self.max_hold)
+
+    def _renew_until(self, lease: Lease, until: float | None) -> None:
+        self._stop_renewal(lease)
+        lease.renewal = begin(self, lease, self._target, self._wire, until)
+        self._add_renewal(lease.renewal)
 
     def _add_renewal(self, renewal: Any) -> None:
         renewer.add(renewal)
@@ -138,9 +159,7 @@ class Holding:
     def _renew_anew(self, lease: Lease) -> None:
         """The end was moved by hand, so the next renewal is due at another time."""
         if lease.renewal is not None and not lease.renewal.cancelled:
-            self._stop_renewal(lease)
-            lease.renewal = begin(self, lease, self._target, self._wire, self.max_hold)
-            self._add_renewal(lease.renewal)
+            self._renew_until(lease, lease.renewal.until)
 
     def _end(self, lease: Lease) -> None:
         """A lease was given back."""

@@ -1,37 +1,62 @@
-"""``lock.lost``: whether a lease is lost, for whoever wants to know while it is held."""
+"""``lock.lost``: whether a lease is lost, for whoever wants to know while it is held; or any of several."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol, TypeVar
 
 from . import core
 from .core import Lease
 
-E = TypeVar("E")
+
+class _Event(Protocol):
+    def set(self) -> None: ...
+
+
+E = TypeVar("E", bound=_Event)
 
 
 class _Loss:
     """
     An event that is set once a lease is lost: found gone or taken, or past its end by local time.
 
-    It belongs to one lease, and stays unset for one that was given back in time.
+    It belongs to one lease, or to those of several resources, of which it is enough that one is lost. It stays unset
+    for leases that were given back in time.
     """
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, *leases: Lease) -> None:
+        self._leases = leases
 
     def is_set(self) -> bool:
         """Return whether the lease is lost, without asking the server."""
-        lease = self._lease
-        return lease.lost or (not lease.released and core.is_over(lease, time.monotonic()))
+        now = time.monotonic()
+        return any(lease.lost or (not lease.released and core.is_over(lease, now)) for lease in self._leases)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'set' if self.is_set() else 'unset'}>"
+
+    def _is_decided(self) -> bool:
+        return self.is_set() or all(lease.released for lease in self._leases)
+
+    def _seconds(self, now: float, deadline: float | None = None) -> float | None:
+        """Return how long nothing can change unless somebody says so."""
+        return core.earliest(now, deadline, *[lease.ends_at for lease in self._leases if not lease.released])
+
+    @contextmanager
+    def _telling(self, event: E) -> Iterator[E]:
+        """Have the event set when one of the leases is found lost, or is given back."""
+        lists: list[list[_Event]] = [vars(lease).setdefault("_events", []) for lease in self._leases]
+        for events in lists:
+            events.append(event)
+        try:
+            yield event
+        finally:
+            for events in lists:
+                events.remove(event)
 
 
 class Loss(_Loss):
@@ -40,12 +65,14 @@ class Loss(_Loss):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set() and not self._lease.released:
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                return False
-            # The end may have moved when this is over.
-            _event(self._lease, threading.Event).wait(core.earliest(now, self._lease.ends_at, deadline))
+        with self._telling(threading.Event()) as event:
+            while not self._is_decided():
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    return False
+                # The end may have moved when this is over.
+                if event.wait(self._seconds(now, deadline)):
+                    event.clear()
         return self.is_set()
 
 
@@ -54,23 +81,15 @@ class AsyncLoss(_Loss):
 
     async def wait(self) -> bool:
         """Wait until the lease is lost or given back; return ``is_set()``."""
-        while not self.is_set() and not self._lease.released:
-            ended = _event(self._lease, asyncio.Event)
-            left = core.earliest(time.monotonic(), self._lease.ends_at)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(ended.wait(), left)
+        with self._telling(asyncio.Event()) as event:
+            while not self._is_decided():
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(event.wait(), self._seconds(time.monotonic()))
+                event.clear()
         return self.is_set()
 
 
 def tell_who_waits(lease: Lease) -> None:
     """Wake whoever waits for the loss of this lease, or for its release."""
-    event = vars(lease).get("_event")
-    if event is not None:
+    for event in tuple(vars(lease).get("_events", ())):
         event.set()
-
-
-def _event(lease: Lease, make: Callable[[], E]) -> E:
-    # Made when somebody waits, since few do; setdefault lets one of several threads win without a lock, which a forked
-    # child could find taken.
-    event: E = vars(lease).setdefault("_event", make())
-    return event

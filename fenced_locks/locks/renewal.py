@@ -147,11 +147,10 @@ class Renewal:
         holder._lose(lease, found)
 
 
-def begin(holder: Any, lease: Lease, target: Target, wire: Any, max_hold: float | None) -> Renewal | None:
-    """Return the renewal of a lease; None if it has no end."""
+def begin(holder: Any, lease: Lease, target: Target, wire: Any, until: float | None) -> Renewal | None:
+    """Return the renewal of a lease, which is kept until then, or for ever; None if it has no end."""
     if lease.timeout is None:
         return None
-    until = None if max_hold is None else lease.began_at + max_hold
     reference: ReferenceType[Any] = ReferenceType(holder)
     renewal = Renewal(reference, ReferenceType(lease), target, wire, lease.timeout, until)
     renewal.schedule(time.monotonic())

@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from ..durations import to_ms
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import LeaseLost
 from ..issuers import ExternalIssuer
 from ..scripts import Script, load, source
 from ..wire import Claim, NotSent, ReplyLost, Undo
 from . import core
-from .actions import Answer, Call, Claimed, HangUp, Issue, Pause, Request, Steps, Target
+from .actions import Answer, Call, Claimed, HangUp, Pause, Request, Steps, Target
 from .core import Lease, Patience
+from .issuing import issue
 
 _log = logging.getLogger(__name__)
 
 _OWNER_OF = source("owner_of")
 RELEASE = load("release", _OWNER_OF, source("hand_over"))
 _EXTEND = load("extend", _OWNER_OF)
-_ADOPT = load("adopt", _OWNER_OF)
+ADOPT = load("adopt", _OWNER_OF)
 _OWNED = load("owned", _OWNER_OF)
 _LOCKED = load("locked")
 
@@ -51,23 +52,10 @@ def _complete(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[L
     """Do what the script that took the lock could not; None if the lease ended meanwhile."""
     call.lost.append(lease.owner)
     if isinstance(target.issuer, ExternalIssuer):
-        lease.fence_token = yield from _issue(target, target.issuer)
+        lease.fence_token = yield from issue(target, target.issuer)
     if owner != lease.owner:
         call.lost.append(owner)
     return (yield from _adopt(target, call, lease, owner))
-
-
-def _issue(target: Target, issuer: ExternalIssuer) -> Steps[int]:
-    try:
-        token = yield Issue(issuer, target.resource)
-    except IssuerError as error:
-        error.resource = error.resource or target.resource
-        raise
-    except Exception as error:
-        raise core.not_issued(target.resource, issuer.name, f"failed: {type(error).__name__}: {error}") from error
-    if not isinstance(token, int) or isinstance(token, bool) or token < 1:
-        raise core.not_issued(target.resource, issuer.name, f"returned {token!r}, which is no token")
-    return token
 
 
 def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> Steps[Lease | None]:
@@ -99,7 +87,7 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             # Whatever the reply: a ticket is good for one try, and who tries is no waiter any more.
             call.ticket, call.waiter = None, b""
             if not isinstance(reply, list):
-                return core.granted(reply, owner, attempt.started, timeout)
+                return core.granted(reply, owner, attempt.started, timeout, target.issuer)
             call.busy = core.refused(reply)
             if not reply[1].startswith(core.ticket_of(owner)):
                 return None
@@ -189,7 +177,7 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
     while True:
         try:
             timeout = patience.reply_timeout(monotonic())
-            reply = yield Request(_ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
+            reply = yield Request(ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
         except (NotSent, ReplyLost) as error:
             repeated = b"1" if isinstance(error, ReplyLost) else repeated
             yield Pause(pause_or_fail(error, patience, "acquire", target, maybe_applied=True))
@@ -218,10 +206,10 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
     args = (core.new_ticket(), b"", lease.owner)
-    reply, maybe_applied = yield from _repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
+    reply, maybe_applied = yield from repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
     if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
         return
-    raise _lost(target, lease, "release", reply)
+    raise lost(target, lease, "release", reply)
 
 
 def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> Steps[None]:
@@ -240,42 +228,48 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
             return lease.owner, b"%d" % to_ms(max(0.0, ends_at - monotonic())), b"0"
         return lease.owner, b"0", server_end
 
-    reply, _ = yield from _repeat(target, "extend", _EXTEND, (target.lock,), args)
+    reply, _ = yield from repeat(target, "extend", _EXTEND, (target.lock,), args)
     if isinstance(reply, list):
-        raise _lost(target, lease, "extend", reply)
+        raise lost(target, lease, "extend", reply)
     lease.ends_at, lease.server_end_ms = ends_at, reply
 
 
-def ensure(target: Target, lease: Lease) -> Steps[int]:
+def ensure(target: Target, lease: Lease, action: str = "rely on") -> Steps[int]:
     """Return the token if the lease is still ours, by local time and at the server."""
-    if lease.lost or core.is_over(lease, monotonic()):
-        raise core.lost(target.resource, lease, "rely on", "it has ended")
+    refuse_ended(target, lease, action)
     args = (lease.owner, lease.owner, b"0")
-    reply, _ = yield from _repeat(target, "check", _ADOPT, (target.lock,), lambda: args)
+    reply, _ = yield from repeat(target, "check", ADOPT, (target.lock,), lambda: args)
     if isinstance(reply, list):
-        raise _lost(target, lease, "rely on", reply)
+        raise lost(target, lease, action, reply)
     return lease.fence_token
+
+
+def refuse_ended(target: Target, lease: Lease, action: str) -> None:
+    """Refuse to go on with a lease that has ended, as far as is known without asking the server."""
+    if lease.lost or core.is_over(lease, monotonic()):
+        raise core.lost(target.resource, lease, action, "it has ended")
 
 
 def locked(target: Target) -> Steps[bool]:
     """Return whether anybody holds the lock."""
-    reply, _ = yield from _repeat(target, "check", _LOCKED, (target.lock,), tuple)
+    reply, _ = yield from repeat(target, "check", _LOCKED, (target.lock,), tuple)
     return bool(reply)
 
 
 def owned(target: Target, lease: Lease) -> Steps[bool]:
     """Return whether the stored owner is the lease's; compared by the server, so encodings do not matter."""
     args = (lease.owner,)
-    reply, _ = yield from _repeat(target, "check", _OWNED, (target.lock,), lambda: args)
+    reply, _ = yield from repeat(target, "check", _OWNED, (target.lock,), lambda: args)
     return bool(reply)
 
 
-def _lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+def lost(target: Target, lease: Lease, action: str, reply: list[Any]) -> LeaseLost:
+    """Return the error for a lease that the server says is not ours."""
     what = f"it ended, the resource is {core.found(core.refused(reply))}"
     return core.lost(target.resource, lease, action, what)
 
 
-def _repeat(
+def repeat(
     target: Target, action: str, script: Script, keys: Sequence[bytes], args: Callable[[], Sequence[bytes]]
 ) -> Steps[tuple[Any, bool]]:
     """Send until there is a reply; return it, and whether an earlier attempt may have been carried out."""

@@ -14,10 +14,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.lock import Lock
 
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import IssuerError, LeaseLost
+from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..wire import wire_for
 from . import core, steps
-from .actions import Call
+from .actions import Call, Steps, T
+from .advancing import advance, checked_at_least
 from .blocking import run
 from .core import Lease
 from .gate import ThreadPlace, gate
@@ -282,11 +283,7 @@ class FencedLock(Holding, Lock):
         return self._extend(lease, to_seconds("timeout", self._length(lease)), from_now=True)
 
     def _extend(self, lease: Lease, seconds: float, *, from_now: bool) -> Literal[True]:
-        try:
-            run(self._wire, steps.extend(self._target, lease, seconds, from_now=from_now))
-        except LeaseLost as error:
-            self._lose(lease, str(error), raised=True)
-            raise
+        self._use(lease, steps.extend(self._target, lease, seconds, from_now=from_now))
         self._renew_anew(lease)
         return True
 
@@ -300,8 +297,37 @@ class FencedLock(Holding, Lock):
             OutcomeUnknown, redis.exceptions.ConnectionError, TimeoutError: The server cannot be asked.
         """
         lease = self._held("rely on")
+        return self._use(lease, steps.ensure(self._target, lease))
+
+    def advance(self, at_least: int | None = None) -> int:
+        """
+        Draw another, greater token for the lease that is held, and return it; one round trip, more outside Redis.
+
+        For a row that is written several times, or one that is ahead of a counter that was lost. The lease stays the
+        same, its end too; ``fence_token`` is the new one, in every frame that re-entered. An attempt whose reply is
+        lost is repeated and draws another token: nobody has seen the first, and tokens need only grow.
+
+        Args:
+            at_least: The new token is this one or greater; positive, below 2**53.
+
+        Raises:
+            TypeError, ValueError: ``at_least`` is no such number; nothing was sent.
+            NotHeld: This thread holds no lease.
+            LeaseLost: It ended, by local time or at the server, or another owner has the resource.
+            IssuerError: No token could be issued, or the issuer cannot go to ``at_least``.
+            OutcomeUnknown: The request was sent and its reply lost; a token that nobody has may have been drawn.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
+            redis.exceptions.ResponseError: The server refused, as one that is full or read-only does.
+
+        Except after ``LeaseLost`` the lease goes on with the token that it had.
+        """
+        least = checked_at_least(at_least)
+        lease = self._held("advance")
+        return self._use(lease, advance(self._target, lease, least))
+
+    def _use(self, lease: Lease, plan: Steps[T]) -> T:
         try:
-            return run(self._wire, steps.ensure(self._target, lease))
+            return run(self._wire, plan)
         except LeaseLost as error:
             self._lose(lease, str(error), raised=True)
             raise
@@ -325,8 +351,10 @@ class FencedLock(Holding, Lock):
     def __enter__(self) -> Self:
         if self.acquire():
             return self
-        busy = getattr(self._calls, "busy", core.Busy())
-        raise core.not_acquired(self._target.resource, busy, "the wait is over")
+        raise self._not_acquired("the wait is over")
+
+    def _not_acquired(self, waited: str) -> LockNotAcquired:
+        return core.not_acquired(self._target.resource, getattr(self._calls, "busy", core.Busy()), waited)
 
     def __exit__(
         self,

@@ -11,6 +11,7 @@ from ..scripts import load, source
 from . import core, steps
 from .actions import Steps, Target
 from .core import Lease
+from .issuing import issue
 
 
 def take_over(target: Target, owner: bytes, timeout: float) -> Steps[Lease]:
@@ -30,12 +31,12 @@ def take_over(target: Target, owner: bytes, timeout: float) -> Steps[Lease]:
     script = load("take_over", source("read_counter"), mint, source("owner_of"))
     args = (lease.owner, b"%d" % core.lease_ms(timeout), issuer.argument, owner)
     try:
-        reply, _ = yield from steps._repeat(target, "free", script, (target.lock, target.counter), lambda: args)
+        reply, _ = yield from steps.repeat(target, "free", script, (target.lock, target.counter), lambda: args)
     except ResponseError as error:
         raise core.issuer_error(error, target.resource, target.counter) or error from None
     if isinstance(reply, list):
-        raise steps._lost(target, Lease(owner), "free", reply)
-    return core.granted(reply, lease.owner, lease.began_at, timeout)
+        raise steps.lost(target, Lease(owner), "free", reply)
+    return core.granted(reply, lease.owner, lease.began_at, timeout, issuer)
 
 
 def complete(target: Target, lease: Lease) -> Steps[None]:
@@ -47,5 +48,5 @@ def complete(target: Target, lease: Lease) -> Steps[None]:
         LeaseLost: The lease ended meanwhile.
     """
     if isinstance(target.issuer, ExternalIssuer):
-        lease.fence_token = yield from steps._issue(target, target.issuer)
+        lease.fence_token = yield from issue(target, target.issuer)
         yield from steps.ensure(target, lease)

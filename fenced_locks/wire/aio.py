@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
 from .aio_listening import AsyncBlockedListener, AsyncListeners
-from .base import REFUSED_FOR_GOOD, UNREACHABLE, ReplyLost, Undo
+from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 from .channels import maker
 from .lines import server_of
 
@@ -47,6 +47,11 @@ class AsyncLines:
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
     ) -> Any:
         return await of_this_loop(self, self._settle).line.call(script, keys, args, timeout, undo)
+
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        return await _call_all(self, script, calls, timeout)
 
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
@@ -103,6 +108,11 @@ class AsyncClientWire:
             task.cancel()
             raise
 
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        return await _call_all(self, script, calls, timeout)
+
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> None:
@@ -121,6 +131,18 @@ class AsyncClientWire:
 
     async def _run(self, command: bytes, script: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
         return await self._client.execute_command(command.decode(), script, len(keys), *keys, *args, NEVER_DECODE=True)
+
+
+async def _call_all(
+    wire: AsyncWire, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+) -> list[Any]:
+    # In one turn of the loop, so they travel as one pipeline.
+    sent = [wire.call(script, keys, args, timeout) for keys, args in calls]
+    replies = await asyncio.gather(*sent, return_exceptions=True)
+    for reply in replies:
+        if isinstance(reply, (NotSent, ReplyLost, asyncio.CancelledError)):
+            raise reply
+    return replies
 
 
 def async_wire_for(client: Redis) -> AsyncWire:

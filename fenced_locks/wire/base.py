@@ -157,6 +157,11 @@ class AsyncWire(Protocol):
     ) -> Any:
         """As ``Wire.call``. The undo is also sent behind a request whose caller is cancelled."""
 
+    async def call_all(
+        self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
+    ) -> list[Any]:
+        """As ``Wire.call_all``."""
+
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> tuple[AsyncListener, Any] | None:

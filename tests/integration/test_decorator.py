@@ -251,6 +251,59 @@ def test_stacked_locks_give_the_innermost_token_inside_and_the_outer_one_back(r)
     assert seen == [int(r.get("fence:{stock:x}")), int(r.get("fence:{order:7}"))]
 
 
+def test_a_token_that_the_lease_gets_during_a_view_is_the_requests():
+    @with_fenced_lock("order:<id>")
+    def view(request, id, fence_token):
+        assert request.fenced_lock.advance() == request.fence_token > fence_token
+        with fenced_lock(f"order:{id}") as lock:
+            assert lock.advance() == request.fence_token
+        with fenced_lock("order:8") as other:
+            assert other.advance() != request.fence_token
+        return HttpResponse(str(request.fence_token))
+
+    request = request_factory.get("/")
+    assert view(request, 7).content.decode() == str(request.fence_token)
+
+
+def test_the_outer_lock_of_a_request_may_get_a_token_while_the_inner_one_is_shown():
+    tokens = []
+
+    @with_fenced_lock("stock:<sku>")
+    def inner(request, id, sku):
+        inner_token = request.fence_token
+        with fenced_lock(f"order:{id}") as order:
+            tokens.append(order.advance())
+        assert request.fence_token == inner_token
+        assert request.fenced_lock.advance() == request.fence_token > inner_token
+        return HttpResponse("done")
+
+    @with_fenced_lock("order:<id>")
+    def outer(request, id, sku):
+        inner(request, id, sku)
+        assert request.fence_token == request.fenced_lock.fence_token == tokens[0]
+        assert request.fenced_lock.advance() == request.fence_token > tokens[0]
+        return HttpResponse("done")
+
+    assert outer(request_factory.get("/"), 7, "x").content == b"done"
+
+
+def test_a_second_lock_of_the_same_resource_shows_the_one_token():
+    @with_fenced_lock("order:<id>")
+    @with_fenced_lock("order:<id>")
+    def view(request, id):
+        return HttpResponse(str(request.fenced_lock.advance()))
+
+    request = request_factory.get("/")
+    assert view(request, 7).content.decode() == str(request.fence_token)
+
+
+def test_a_request_that_goes_from_one_lock_to_the_next_keeps_the_first_ones_token():
+    request, view = request_factory.get("/"), with_fenced_lock("order:<id>")(lambda request, id: request.fence_token)
+    first = view(request, 7)
+    assert view(request, 7) > first
+    assert request.fence_token == first
+
+
 def test_class_based_views_are_decorated_by_method_decorator(r):
     @method_decorator(with_fenced_lock("order:<id>"), name="dispatch")
     class Confirm(View):

@@ -11,7 +11,7 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from fenced_locks import AsyncFencedLock, FencedLock, LockNotAcquired, StaleToken, with_fenced_lock
+from fenced_locks import AsyncFencedLock, FencedLock, LockNotAcquired, StaleToken, afenced_lock, with_fenced_lock
 
 requests = AsyncRequestFactory()
 
@@ -40,6 +40,17 @@ def test_an_async_view_stays_one_and_finds_its_lease_in_the_request(r):
     response = run(view(requests.get("/"), 7))
     assert int(response.content) == int(r.get("fence:{order:7}"))
     assert not r.exists("order:7")
+
+
+def test_a_token_that_the_lease_gets_during_a_view_is_the_requests(r):
+    @with_fenced_lock("order:<id>")
+    async def view(request, id, fence_token):
+        assert await request.fenced_lock.advance() == request.fence_token > fence_token
+        async with afenced_lock(f"order:{id}") as lock:
+            assert await lock.advance() == request.fence_token
+        return HttpResponse(str(request.fence_token))
+
+    assert int(run(view(requests.get("/"), 7)).content) == int(r.get("fence:{order:7}"))
 
 
 def test_a_busy_resource_answers_423(r):

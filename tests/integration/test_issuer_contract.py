@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 import redis
 from django.db import connections, transaction
 
-from fenced_locks import FencedLock, IssuerError
+from fenced_locks import FencedLock, IssuerError, LeaseLost
 from fenced_locks.issuers import DatabaseIssuer
 from tests.helpers import run_threads
 from tests.routers import CountersOn
@@ -99,6 +99,96 @@ def test_tokens_grow_under_fifty_threads(client_factory, issuer):
     run_threads(*[work] * 50, timeout=60)
     assert len(tokens) == 100
     assert strictly_grows(tokens)
+
+
+def test_tokens_grow_with_every_advance_and_every_grant_in_between(r, issuer):
+    tokens = []
+    for _ in range(5):
+        with lock_with(r, issuer) as lock:
+            tokens += [lock.fence_token, *[lock.advance() for _ in range(5)]]
+    assert strictly_grows(tokens)
+
+
+def test_tokens_grow_under_threads_of_which_all_advance(client_factory, issuer):
+    client = client_factory(max_connections=30)
+    tokens = []
+
+    def work():
+        for _ in range(2):
+            with lock_with(client, issuer, blocking_timeout=30) as lock:
+                tokens.append(lock.fence_token)
+                tokens.extend(lock.advance() for _ in range(3))
+
+    run_threads(*[work] * 20, timeout=60)
+    assert len(tokens) == 20 * 2 * 4
+    assert strictly_grows(tokens)
+
+
+@pytest.mark.parametrize("more", [1, 1000])
+def test_a_token_that_was_asked_for_is_gone_beyond_by_the_next_grant(r, issuer, more):
+    with lock_with(r, issuer) as lock:
+        least = lock.fence_token + more
+        asked_for = lock.advance(least)
+        assert lock.fence_token == asked_for >= least
+        # The clock goes on meanwhile.
+        assert issuer == "clock" or asked_for == least
+    assert grant(r, issuer) > asked_for
+
+
+def test_a_resource_of_another_name_is_not_raised_along(r, issuer):
+    with lock_with(r, issuer) as lock, FencedLock(r, "order:2", timeout=30, issuer=issuer) as other:
+        asked_for = lock.advance(2**53 - 1000)
+        assert other.advance() < asked_for
+
+
+def test_tokens_grow_over_a_redis_that_forgets_the_counter_during_a_lease(r, issuer):
+    with lock_with(r, issuer) as lock:
+        tokens = [lock.fence_token, lock.advance(2**40)]
+        for _ in range(3):
+            r.delete(*r.keys("fence:*"), "fence:{order:1}")
+            tokens.append(lock.advance())
+    assert strictly_grows([*tokens, grant(r, issuer)])
+
+
+def test_who_is_no_holder_draws_nothing(r, issuer):
+    lock = lock_with(r, issuer)
+    lock.acquire()
+    token = lock.fence_token
+    r.delete(KEY)
+    with pytest.raises(LeaseLost):
+        lock.advance(token + 2**40)
+    assert lock.fence_token == token
+    assert token < grant(r, issuer) < token + 2**40
+
+
+def test_tokens_grow_over_a_holder_that_slept_and_advances_when_another_has_the_lease(r, issuer):
+    sleeper, other = lock_with(r, issuer), lock_with(r, issuer)
+    sleeper.acquire()
+    r.delete(KEY)
+    other.acquire()
+    tokens = [sleeper.fence_token, other.fence_token]
+    with pytest.raises(LeaseLost):
+        sleeper.advance()
+    assert strictly_grows([*tokens, other.advance()])
+
+
+@on_each_database
+def test_a_token_that_was_asked_for_inside_a_transaction_is_not_taken_back_by_its_end(r, case):
+    issuer, alias = case
+    lock = lock_with(r, issuer)
+    lock.acquire()
+    tokens = [lock.fence_token]
+    with suppress(ZeroDivisionError), transaction.atomic(using=alias):
+        for least in (None, 1000):
+            # SQLite has one writer at a time.
+            refused = pytest.raises(IssuerError, match="a transaction is open") if alias == "default" else nullcontext()
+            with refused:
+                tokens.append(lock.advance(least))
+        raise ZeroDivisionError
+    tokens.append(lock.advance())
+    assert strictly_grows(tokens)
+    assert len(tokens) == (2 if alias == "default" else 4)
+    assert lock.ensure_held() == tokens[-1]
 
 
 @on_each_database

@@ -1,11 +1,13 @@
 """What the server refuses is raised, not waited for; and who can only poll gets a turn like other pollers."""
 
+import asyncio
 import time
 
 import pytest
 import redis
+from redis.asyncio import Redis as AsyncRedis
 
-from fenced_locks import FencedLock
+from fenced_locks import AsyncFencedLock, FencedLock
 from fenced_locks.issuers import get_issuer
 from fenced_locks.wire import listening
 
@@ -45,6 +47,20 @@ def test_the_turn_of_those_that_poll_is_for_fenced_ones_too(r, as_whom, granted)
         reply = both.execute()[1]
     assert isinstance(reply, bytes) is granted
     assert r.exists("order:1") == granted
+
+
+def test_the_turn_of_those_that_poll_is_for_one_that_awaits_but_does_not_wait(r, redis_url):
+    async def try_once(blocking):
+        async with AsyncRedis.from_url(redis_url) as client:
+            r.flushdb()
+            # Asked for at once: a turn is over after 150 ms, and another one is tried then.
+            r.eval(BEGIN_A_TURN, 1, KEYS[2])
+            return await AsyncFencedLock(client, "order:1", timeout=10).acquire(
+                blocking=blocking, blocking_timeout=0 if blocking else None
+            )
+
+    assert any(asyncio.run(try_once(blocking=False)) for _ in range(20))
+    assert not asyncio.run(try_once(blocking=True))
 
 
 def test_a_waiter_without_a_connection_to_block_on_says_that_it_polls(proxy, client_factory, r, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import redis
@@ -9,8 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from fenced_locks import FencedLock, LockNotAcquired, StaleToken, fenced_lock, with_fenced_lock
+from fenced_locks import FencedLock, LockNotAcquired, StaleToken, afenced_lock, fenced_lock, with_fenced_lock
 from fenced_locks.issuers import ClockIssuer, DatabaseIssuer, ExternalIssuer
+from fenced_locks.reentrant import AsyncReentrantLock, ReentrantLock
+from fenced_locks.several import AsyncReentrantLocks, ReentrantLocks
 from tests.app.models import Order, Parcel
 
 
@@ -45,6 +48,8 @@ def plain(client: redis.Redis) -> int | None:
             owner: str | None = lock.owner_id
             token: int | None = lock.fence_token
             lock.extend(10)
+            following: int = lock.advance() + lock.advance(at_least=5)
+            assert following
             assert owner
             return token
     except LockNotAcquired as busy:
@@ -81,3 +86,38 @@ async def async_upserts() -> str:
     parcel, _ = await Parcel.objects.afenced_update_or_create(5, pk=1, repeatable=True)
     status: str = parcel.status
     return status
+
+
+@with_fenced_lock("order:<id>", "stock:<sku>", timeout=10, on_busy=lambda busy, id, sku: 0)
+def pick(id: int, sku: str, *, fence_tokens: Mapping[str, int]) -> int:
+    return Order.objects.filter(pk=id).fenced_update(fence_tokens[f"order:{id}"], status="picked")
+
+
+picked: int = pick(7, "x")
+
+
+def several() -> None:
+    one: ReentrantLock = fenced_lock("order:1", timeout=10)
+    named: ReentrantLock = fenced_lock(resource="order:1")
+    both: ReentrantLocks = fenced_lock("order:1", "stock:x", timeout=10, using="default")
+    with both as locks, one, named:
+        tokens: Mapping[str, int] = locks.fence_tokens
+        token: int = tokens["order:1"]
+        left: float | None = locks.remaining()
+        held: Mapping[str, int] = locks.ensure_held()
+        names: tuple[str, ...] = locks.resources
+        locks.lost.wait(left)
+        assert one.fence_tokens[names[0]] == held[names[0]] == token
+    if fenced_lock("order:1", "stock:x").acquire(blocking_timeout=timedelta(seconds=1)):
+        both.release()
+    fenced_lock()  # type: ignore[call-overload]
+    fenced_lock("order:1", 7)  # type: ignore[call-overload]
+
+
+async def several_async() -> int:
+    one: AsyncReentrantLock = afenced_lock("order:1", renew=True)
+    both: AsyncReentrantLocks = afenced_lock("order:1", "stock:x", "zone:9", renew=True)
+    async with one, both as locks:
+        await locks.ensure_held()
+        await locks.lost.wait()
+        return locks.fence_tokens["zone:9"]
