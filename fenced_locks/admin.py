@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import django
 import redis
@@ -22,16 +22,17 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from . import freeing, globs
-from .admin_paths import quote, unquote
+from .admin_paths import unquote
+from .admin_shown import RowsOf, Shown, agreement, explained, left, promise, resource_text, show
 from .conf import conf
 from .connections import get_client
 from .exceptions import FencedLockError
 from .issuers import ExternalIssuer
 from .models import Lock
 from .registered import Registered, registered_models
-from .resources import Listing, Reader, Resource
+from .resources import Listing, Reader
 from .shortcuts import configured_issuer
-from .texts import one_line, printable
+from .texts import printable
 
 _ROWS_SHOWN = 50
 _UNREADABLE = (redis.RedisError, FencedLockError, ImproperlyConfigured)
@@ -41,27 +42,6 @@ if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Lock]
 else:
     _ModelAdmin = admin.ModelAdmin
-
-
-class Shown(NamedTuple):
-    """A resource as the templates have it: everything printable, with the texts that come back in addresses."""
-
-    path: str
-    lease: str
-    resource: str
-    state: str
-    owner: str
-    can_free: bool
-    at: Resource
-
-
-class RowsOf(NamedTuple):
-    """What a page shows of a registered model."""
-
-    label: str
-    rows: list[tuple[str, str, int, str]]
-    more: bool
-    problem: str
 
 
 @admin.register(Lock)
@@ -105,7 +85,7 @@ class LockAdmin(_ModelAdmin):
         try:
             listing = _reader().find(pattern or None, request.GET.get("cursor", ""), held=held)
         except (*_UNREADABLE, ValueError) as error:
-            problem = _explained(error)
+            problem = explained(error)
         asked = {key: value for key, value in (("q", pattern), ("held", "1" if held else "")) if value}
         context = {
             "title": "Fenced locks",
@@ -116,7 +96,7 @@ class LockAdmin(_ModelAdmin):
             "first": f"?{urlencode(asked)}",
             "following": f"?{urlencode({**asked, 'cursor': listing.cursor})}" if listing.cursor else "",
             "switch": f"?{urlencode({'q': pattern, 'held': '' if held else '1'})}",
-            "resources": [_shown(resource) for resource in listing.resources],
+            "resources": [show(resource) for resource in listing.resources],
             "can_release": self.has_release_permission(request),
             "elsewhere": _elsewhere(),
             "problem": problem,
@@ -136,10 +116,10 @@ class LockAdmin(_ModelAdmin):
         try:
             reader = _reader()
             (resource,) = reader.read([_lock_name(reader, name)])
-            context["shown"] = shown = _shown(resource)
+            context["shown"] = shown = show(resource)
             context["tables"] = list(self._tables(request, shown))
         except _UNREADABLE as error:
-            context["problem"] = _explained(error)
+            context["problem"] = explained(error)
         return self._page(request, "change_form.html", context, extra_context)
 
     # A release is for ever, whatever becomes of the rest of the request.
@@ -155,10 +135,10 @@ class LockAdmin(_ModelAdmin):
         try:
             reader = _reader()
             found = reader.read(list(dict.fromkeys(_lock_name(reader, unquote(name)) for name in names)))
-            context["resources"] = [_shown(resource) for resource in found]
+            context["resources"] = [show(resource) for resource in found]
             context["labels"] = [each.model._meta.label for each in registered_models()]
         except _UNREADABLE as error:
-            context["problem"] = _explained(error)
+            context["problem"] = explained(error)
         if not names:
             messages.warning(request, "Select what is to be released.")
             return HttpResponseRedirect(self._address("changelist"))
@@ -171,20 +151,20 @@ class LockAdmin(_ModelAdmin):
                 self._release_one(request, unquote(name), unquote(owner))
             except (*_UNREADABLE, ValueError) as error:
                 resource = printable(unquote(name).decode("utf-8", "backslashreplace"))
-                messages.error(request, f"Not released: {resource}: {_explained(error)}")
+                messages.error(request, f"Not released: {resource}: {explained(error)}")
         return HttpResponseRedirect(self._address("changelist"))
 
     def _release_one(self, request: HttpRequest, resource: bytes, owner: bytes) -> None:
         reader = _reader()
         lock = _lock_name(reader, resource)
         (before,) = reader.read([lock])
-        shown = _shown(before)
+        shown = show(before)
         freed = freeing.free(get_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
         if not freed.freed:
             messages.error(request, f"Not released: {shown.resource}: {printable(freed.problem)}")
             return
         done = f"Released {shown.resource}, held by {printable(owner.decode('utf-8', 'backslashreplace'))}"
-        told = f"{done} with {_left(before)}.{_promise(freed)}"
+        told = f"{done} with {left(before)}.{promise(freed)}"
         self.log_change(request, Lock(resource=shown.resource), told)
         (messages.warning if freed.problem else messages.success)(request, told)
 
@@ -196,16 +176,16 @@ class LockAdmin(_ModelAdmin):
             if not request.user.has_perm(codename):
                 continue
             try:
-                found = list(islice(each.rows(_resource_text(shown)), _ROWS_SHOWN + 1))
+                found = list(islice(each.rows(resource_text(shown)), _ROWS_SHOWN + 1))
             except (DatabaseError, UnicodeDecodeError) as error:
-                yield RowsOf(label, [], False, _explained(error))
+                yield RowsOf(label, [], False, explained(error))
                 continue
             rows = [
                 (
                     f"{meta.verbose_name} {row.pk}",
                     self._row_address(each, row.pk),
                     row.token,
-                    _agreement(shown, row.token),
+                    agreement(shown, row.token),
                 )
                 for row in found[:_ROWS_SHOWN]
             ]
@@ -248,57 +228,9 @@ def _lock_name(reader: Reader, resource: bytes) -> bytes:
         raise Http404(str(error)) from error
 
 
-def _shown(resource: Resource) -> Shown:
-    status = resource.status
-    name = resource.name[len(conf.KEY_PREFIX.encode()) :]
-    owner = "" if resource.owner is None else resource.owner.decode("utf-8", "backslashreplace")
-    return Shown(
-        path=quote(name),
-        lease="" if resource.owner is None else f"{quote(name)}.{quote(resource.owner)}",
-        resource=printable(status.resource),
-        state="held" if status.held else "free",
-        owner=printable(owner),
-        can_free=resource.owner is not None,
-        at=resource,
-    )
-
-
-def _resource_text(shown: Shown) -> str:
-    return unquote(shown.path).decode()
-
-
-def _left(resource: Resource) -> str:
-    seconds = resource.status.remaining
-    return "no end" if seconds is None else f"{seconds:.1f} s left"
-
-
-def _agreement(shown: Shown, token: int) -> str:
-    last = shown.at.status.token
-    if token == 0:
-        return "never written under a lock"
-    if last is None or token < last:
-        return "older than the last token"
-    return "the last token" if token == last else "ahead of the counter"
-
-
-def _promise(freed: freeing.Freed) -> str:
-    """Return what refuses the former holder from now on."""
-    told = ""
-    if freed.rows:
-        told = f" {freed.rows} {'rows carry' if freed.rows > 1 else 'row carries'} the newer token {freed.token}."
-    return told + (f" But {printable(freed.problem)}." if freed.problem else "")
-
-
 def _elsewhere() -> str:
     try:
         issuer = configured_issuer()
     except ImproperlyConfigured:
         return ""
     return issuer.name if isinstance(issuer, ExternalIssuer) else ""
-
-
-def _explained(error: Exception) -> str:
-    text = printable(one_line(error))
-    if isinstance(error, redis.RedisError) and not isinstance(error, FencedLockError):
-        return f"Redis behind cache alias {conf.USING!r} cannot be read: {text}"
-    return text

@@ -22,8 +22,8 @@ def take_over(target: Target, owner: bytes, timeout: float) -> Steps[Lease]:
     all later holders.
 
     Raises:
-        LeaseLost: It is not his, or the new one ended before there was a token.
-        IssuerError: There is no token; a lease may be held under the owner id that the error has.
+        LeaseLost: It is not his.
+        IssuerError: The counter in Redis cannot be used; nothing was taken.
     """
     lease = Lease(core.new_owner_id(), timeout=timeout, began_at=monotonic())
     issuer = target.issuer
