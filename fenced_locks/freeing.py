@@ -80,7 +80,7 @@ def free(client: redis.Redis, name: bytes, owner: bytes, issuer: AnyIssuer, pref
     except LeaseLost as error:
         return Freed(False, problem=str(error))
     shown = owner.decode("utf-8", "backslashreplace")
-    _log.warning("lease of %r was taken from %s; its newer token is %s", target.resource, shown, freed.token)
+    _log.info("lease of %r was taken from %s; its newer token is %s", target.resource, shown, freed.token)
     return freed
 
 

@@ -81,7 +81,7 @@ class TestTheModel:
     def test_what_asks_every_model_meets_no_missing_table(self, capsys):
         call_command("dumpdata", "fenced_locks")
         call_command("dumpdata", "fenced_locks", use_base_manager=True)
-        assert capsys.readouterr().out == "[]\n[]\n"
+        assert "".join(capsys.readouterr().out.split()) == "[][]"
         assert not Lock.objects.exists()
 
     def test_the_migrations_are_complete(self):
@@ -134,7 +134,7 @@ class TestList:
 
     def test_waiters_are_counted_without_the_mark_of_a_run(self, viewer, held, r):
         r.zadd("queue:{order:1}", {"": -1764000000000, "a": 1764000000000000, "b": 1764000000000001})
-        assert re.search(r'field-waiters">2<', viewer.get(LIST).content.decode())
+        assert re.search(r'data-label="Waiters">2<', viewer.get(LIST).content.decode())
 
     def test_a_whole_name_finds_a_lock_and_part_of_one_is_helped(self, viewer, held):
         assert rows_of(viewer.get(LIST, {"q": "order:1"})) == ["order:1"]
