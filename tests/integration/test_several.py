@@ -73,9 +73,8 @@ class TestTokensAndNames:
         with fenced_lock(FIRST, SECOND) as locks:
             tokens = locks.fence_tokens
             with fenced_lock(FIRST) as inner:
-                inner._lease.fence_token += 1
-                token = inner.fence_token
-            assert tokens[FIRST] == token
+                token = inner.advance()
+            assert tokens[FIRST] == locks.fence_tokens[FIRST] == token
             assert run_threads(lambda: tokens[FIRST]) == [token]
         assert tokens[FIRST] == token
         with pytest.raises(TypeError):
