@@ -3,6 +3,7 @@
 from .decorators import with_fenced_lock
 from .exceptions import (
     FencedLockError,
+    InvalidTransaction,
     IssuerError,
     LeaseHasNoEnd,
     LeaseLost,
@@ -10,6 +11,7 @@ from .exceptions import (
     NotHeld,
     OutcomeUnknown,
     StaleToken,
+    TransactionConflict,
 )
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
@@ -22,6 +24,7 @@ __all__ = [
     "FencedLock",
     "FencedLockError",
     "FencedRequest",
+    "InvalidTransaction",
     "IssuerError",
     "LeaseHasNoEnd",
     "LeaseLost",
@@ -29,6 +32,7 @@ __all__ = [
     "NotHeld",
     "OutcomeUnknown",
     "StaleToken",
+    "TransactionConflict",
     "afenced_lock",
     "fenced_lock",
     "with_fenced_lock",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from . import clock
 from .durations import to_ms
 from .exceptions import LeaseLost, LockNotAcquired
 from .locks import core, together
@@ -52,7 +52,7 @@ class Taking:
             if refusal is None:
                 return None
             yield from self.give_back()
-            if self._waiting.is_over(time.monotonic()):
+            if self._waiting.is_over(clock.monotonic()):
                 return refusal
 
     def _take_all(self) -> Calls[LockNotAcquired | None]:
@@ -70,7 +70,7 @@ class Taking:
         return (yield from self._confirm()) if len(self._locks) > 1 else None
 
     def _take_one(self, lock: Lock) -> Calls[LockNotAcquired | None]:
-        left = self._waiting.left(time.monotonic())
+        left = self._waiting.left(clock.monotonic())
         limit = None if left is None else max(0.0, left)
         if (yield partial(lock.acquire, blocking=self._waiting.blocking, blocking_timeout=limit)):
             return None
@@ -101,13 +101,13 @@ class Taking:
 
     def _confirm(self) -> Calls[LockNotAcquired | None]:
         """Give every lease its whole length, and see that none has ended while the others were awaited."""
-        now = time.monotonic()
+        now = clock.monotonic()
         leases = [lock._held("renew") for lock in self._locks]
         parts = [
             Part(lock._target, lease, _lasting_ms(lease, now)) for lock, lease in zip(self._locks, leases, strict=True)
         ]
         found = yield partial(self._ask, together.renew(parts, self._waiting.deadline))
-        done = time.monotonic()
+        done = clock.monotonic()
         for lock, lease, busy in zip(self._locks, leases, found, strict=True):
             if busy is not None or lease.lost or core.is_over(lease, done):
                 return self._lost(lock, lease, busy)

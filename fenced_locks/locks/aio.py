@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -15,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
 from ..logs import about
@@ -22,16 +22,22 @@ from ..wire import async_wire_for
 from . import core, steps
 from .actions import Call, Steps, T
 from .advancing import advance, checked_at_least
+from .async_pipelines import AwaitingSession
 from .async_renewal import renewer_of_loop
 from .awaiting import arun
 from .core import Lease
 from .gate import TaskPlace, gate
 from .holding import Holding, IssuerArgument
 from .loss import AsyncLoss
+from .transaction import TRANSACTION_SECONDS, connections_of, order, transact
 from .waiting import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline
+    from redis.typing import KeyT
     from typing_extensions import Self
 
     from ..signals import LeaseSignal
@@ -145,7 +151,7 @@ class AsyncFencedLock(Holding, Lock):
         Raises:
             As ``FencedLock.acquire``; and ``asyncio.CancelledError``, with no lease left behind.
         """
-        waiting = self._waiting(None, blocking, blocking_timeout, time.monotonic())
+        waiting = self._waiting(None, blocking, blocking_timeout, clock.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
         task = asyncio.current_task()
@@ -174,7 +180,7 @@ class AsyncFencedLock(Holding, Lock):
         if not (waiting.blocking and gate.is_crowded(key)):
             if await self.do_acquire(owner):
                 return True
-            if waiting.is_over(time.monotonic()):
+            if waiting.is_over(clock.monotonic()):
                 return False
         place = TaskPlace()
         try:
@@ -182,7 +188,7 @@ class AsyncFencedLock(Holding, Lock):
             turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
-                in_front = await place.wait(waiting.left(time.monotonic()))
+                in_front = await place.wait(waiting.left(clock.monotonic()))
                 is_last = await arun(self._wire, turns.next()) if in_front else True
                 if await self.do_acquire(owner):
                     return True
@@ -322,6 +328,37 @@ class AsyncFencedLock(Holding, Lock):
             return await arun(self._wire, plan)
         except LeaseLost as error:
             self._lose(lease, str(error), raised=True)
+            await self._say()
+            raise
+
+    async def transaction(
+        self,
+        func: Callable[[Pipeline], Any],
+        *watches: KeyT,
+        timeout: Duration | None = TRANSACTION_SECONDS,
+        value_from_callable: bool = False,
+        watch_delay: Duration | None = None,
+        shard_hint: str | None = None,
+    ) -> Any:
+        """
+        Apply what ``func`` queues, all or nothing, and only while the lease is ours.
+
+        ``func`` may be a coroutine function. Cancelled, the transaction was applied or not, as when a reply is lost.
+
+        Args:
+            func, watches, timeout, value_from_callable, watch_delay, shard_hint: As for ``FencedLock.transaction``.
+
+        Raises:
+            As ``FencedLock.transaction``.
+        """
+        connections = connections_of(self._wire, self.redis)
+        what = order(self.redis, func, watches, timeout, value_from_callable, watch_delay)
+        lease = self._held("write under")
+        session = AwaitingSession(self.redis, connections, shard_hint)
+        try:
+            return await arun(self._wire, transact(self._target, lease, what, session))
+        except LeaseLost as error:
+            self._lose_if_ours(lease, error)
             await self._say()
             raise
 

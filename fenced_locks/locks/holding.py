@@ -7,14 +7,13 @@ Shared by the lock that blocks and the one that awaits.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, signals
+from .. import clock, keys, signals
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import LeaseHasNoEnd, NotHeld
+from ..exceptions import LeaseHasNoEnd, LeaseLost, NotHeld
 from ..issuers import AnyIssuer, get_issuer
 from ..logs import about
 from . import core
@@ -93,7 +92,7 @@ class Holding:
         lease = self._held("tell the rest of")
         if lease.ends_at is None:
             return None
-        return 0.0 if lease.lost else max(0.0, lease.ends_at - time.monotonic())
+        return 0.0 if lease.lost else max(0.0, lease.ends_at - clock.monotonic())
 
     @contextmanager
     def _following(self, follow: Callable[[int], object]) -> Iterator[None]:
@@ -115,7 +114,7 @@ class Holding:
         former: Lease | None = getattr(self.local, "lease", None)
         self.local.lease = lease
         self.local.token = None if lease is None else lease.owner
-        if lease is not None and former is not None and former is not lease and core.is_over(former, time.monotonic()):
+        if lease is not None and former is not None and former is not lease and core.is_over(former, clock.monotonic()):
             self._lose(former, "its lock was acquired again")
 
     def _forget(self, lease: Lease) -> None:
@@ -139,7 +138,7 @@ class Holding:
         if self.renew:
             self._renew_from(lease, lease.began_at)
         if signals.lease_acquired.is_heard() or _log.isEnabledFor(logging.DEBUG):
-            waited = time.monotonic() - lease.asked_at
+            waited = clock.monotonic() - lease.asked_at
             _log.debug("took %r after %.3f s", self._target.resource, waited, extra=self._about(lease, waited=waited))
             self._announce(signals.lease_acquired, lease, {**self._message(lease), "waited": waited})
 
@@ -169,20 +168,20 @@ class Holding:
         lease.released = True
         tell_who_waits(lease)
         if signals.lease_released.is_heard() or _log.isEnabledFor(logging.DEBUG):
-            held = time.monotonic() - lease.began_at
+            held = clock.monotonic() - lease.began_at
             _log.debug("gave back %r after %.3f s", self._target.resource, held, extra=self._about(lease, held=held))
             self._announce(signals.lease_released, lease, {**self._message(lease), "held": held})
 
     def _was_renewed(self, lease: Lease) -> None:
         if signals.lease_renewed.is_heard() or _log.isEnabledFor(logging.DEBUG):
-            left = (lease.ends_at or 0.0) - time.monotonic()
+            left = (lease.ends_at or 0.0) - clock.monotonic()
             _log.debug("renewed %r for %.3f s", self._target.resource, left, extra=self._about(lease, remaining=left))
             self._announce(signals.lease_renewed, lease, {**self._message(lease), "remaining": left})
 
     def _refuse(self, busy: core.Busy, waiting: core.Waiting) -> None:
         """A lock stayed busy until the wait was over."""
         if signals.lease_refused.is_heard() or _log.isEnabledFor(logging.DEBUG):
-            resource, waited = self._target.resource, time.monotonic() - waiting.started
+            resource, waited = self._target.resource, clock.monotonic() - waiting.started
             known = {"waited": waited, "owner_id": busy.owner_id, "remaining": busy.remaining}
             _log.debug("%r %s, after %.3f s", resource, core.state(busy), waited, extra=about(resource, **known))
             self._announce(signals.lease_refused, None, {"lock": self, "resource": resource, **known})
@@ -195,12 +194,17 @@ class Holding:
         lease.lost = True
         self._stop_renewal(lease)
         tell_who_waits(lease)
-        held = time.monotonic() - lease.began_at
+        held = clock.monotonic() - lease.began_at
         level = logging.INFO if raised else logging.WARNING
         about_it = self._about(lease, held=held, error=found)
         _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found, extra=about_it)
         if signals.lease_lost.is_heard():
             self._announce(signals.lease_lost, lease, {**self._message(lease), "held": held})
+
+    def _lose_if_ours(self, lease: Lease, error: LeaseLost) -> None:
+        """A lease was found lost by a call in which others may be lost as well."""
+        if error.owner_id == lease.owner.decode("utf-8", "backslashreplace"):
+            self._lose(lease, str(error), raised=True)
 
     def _announce(self, signal: LeaseSignal, lease: Lease | None, message: dict[str, Any]) -> None:
         signal.observe(lease, message)

@@ -8,11 +8,11 @@ are for what frees a lock without a ticket: a plain lock's release, DEL, FLUSHDB
 from __future__ import annotations
 
 import logging
-from time import monotonic
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from .. import clock
 from ..logs import about
 from ..scripts import load, source
 from ..wire import Listener, NotSent, ReplyLost
@@ -65,9 +65,9 @@ class Turns:
     def _join(self) -> Steps[Listener | None]:
         """Register and block; None if no connection is to be had for that."""
         self._call.waiter = core.new_owner_id()
-        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
+        patience = core.patience(clock.monotonic(), self._waiting.deadline, self._target.reply_limit)
         while True:
-            timeout = patience.reply_timeout(monotonic())
+            timeout = patience.reply_timeout(clock.monotonic())
             try:
                 found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
             except NotSent as error:
@@ -92,7 +92,7 @@ class Turns:
     def _listen(self, listener: Listener) -> Steps[bool]:
         looked = False
         while True:
-            now = monotonic()
+            now = clock.monotonic()
             is_over = self._waiting.is_over(now)
             if is_over or self._call.busy.free:
                 self._call.ticket = yield HangUp(listener)
@@ -128,7 +128,7 @@ class Turns:
 
     def _look(self) -> Steps[None]:
         """Stay registered, and hand over a lock that is free; a look that fails is repeated a moment later."""
-        now = monotonic()
+        now = clock.monotonic()
         patience = self._patience or core.patience(now, self._waiting.deadline, self._target.reply_limit)
         timeout = min(patience.reply_timeout(now), core.RETRY_SECONDS)
         try:
@@ -136,18 +136,18 @@ class Turns:
         except (NotSent, ReplyLost) as error:
             self._patience = patience
             pause = pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False)
-            self._look_at = monotonic() + pause
+            self._look_at = clock.monotonic() + pause
         else:
             self._patience = None
             self._note(reply)
 
     def _poll(self) -> Steps[bool]:
         self._call.polls = True
-        self._say_whom_we_wait_for(monotonic())
-        left = self._waiting.left(monotonic())
+        self._say_whom_we_wait_for(clock.monotonic())
+        left = self._waiting.left(clock.monotonic())
         sleep = max(self._waiting.sleep, _LEAST_POLL_SECONDS)
         yield Pause(sleep if left is None else max(0.0, min(sleep, left)))
-        return self._waiting.is_over(monotonic())
+        return self._waiting.is_over(clock.monotonic())
 
     def _note(self, reply: list[Any]) -> None:
         if len(reply) > 2 and not self._warned:
@@ -158,13 +158,13 @@ class Turns:
         if busy.remaining is not None:
             # A millisecond, since the server rounds what is left.
             seconds = min(seconds, max(0.0, busy.remaining) + 0.001)
-        self._look_at = monotonic() + seconds
+        self._look_at = clock.monotonic() + seconds
 
     def _args(self) -> tuple[bytes, bytes, bytes]:
         return self._call.waiter, core.new_ticket(), b"%d" % self._waiting.registration_ms
 
     def _block_seconds(self) -> float:
-        left = self._waiting.left(monotonic())
+        left = self._waiting.left(clock.monotonic())
         return 0.0 if left is None or left > _MOST_BLOCK_SECONDS else max(0.0, left) + _FORGET_SECONDS
 
     def _say_whom_we_wait_for(self, now: float) -> None:

@@ -81,7 +81,7 @@ def ready(connection: Any, ends: float) -> None:
     """Connect if need be; a connection that the server has closed, or that has data, cannot be trusted."""
     if connection._sock is not None:
         # One that was in use a moment ago is not looked at: should it be dead, the request is tried again.
-        if time.monotonic() - connection.fenced_locks_used < FRESH_SECONDS or not _readable(connection._sock):
+        if time.monotonic() - connection.fenced_locks_used < FRESH_SECONDS or not is_gone(connection):
             return
         connection.disconnect()
     try:
@@ -90,6 +90,11 @@ def ready(connection: Any, ends: float) -> None:
         raise
     except UNREACHABLE as error:
         raise NotSent from error
+
+
+def is_gone(connection: Any) -> bool:
+    """Return whether a connection on which nothing is due is closed, or has data and so cannot be trusted."""
+    return connection._sock is None or _readable(connection._sock)
 
 
 def _readable(sock: Any) -> bool:

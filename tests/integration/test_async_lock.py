@@ -27,6 +27,7 @@ from fenced_locks import (
 )
 from fenced_locks.locks.gate import gate
 from tests.conftest import CLIENTS
+from tests.fakes import connecting_async
 from tests.helpers import run_threads, wait_until
 
 KEYS = ("order:1", "queue:{order:1}", "wake:{order:1}")
@@ -35,7 +36,7 @@ SCRIPT = ("EVALSHA", "EVAL")
 
 @asynccontextmanager
 async def connected(url, **options):
-    client = AsyncRedis.from_url(url, **options)
+    client = AsyncRedis.from_url(url, **{**connecting_async(), **options})
     try:
         yield client
     finally:

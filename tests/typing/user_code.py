@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import redis
+import redis.asyncio
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -149,3 +150,22 @@ async def several_async() -> int:
         await locks.ensure_held()
         await locks.lost.wait()
         return locks.fence_tokens["zone:9"]
+
+
+def take_one(pipe: redis.client.Pipeline) -> int:
+    pipe.multi()
+    pipe.decr("left")
+    return 1
+
+
+async def look(pipe: redis.asyncio.client.Pipeline) -> None:
+    await pipe.watch("more")
+
+
+def transactions(lock: FencedLock) -> None:
+    lock.transaction(take_one, "left", b"more", timeout=timedelta(seconds=2), value_from_callable=True)
+    lock.transaction(lambda pipe: pipe.multi(), timeout=None, watch_delay=0.1)
+
+
+async def async_transactions(lock: AsyncFencedLock) -> None:
+    await lock.transaction(look, "left")

@@ -10,31 +10,28 @@ import fenced_locks
 PACKAGE = Path(fenced_locks.__file__).parent
 
 FLOORS = {
-    "exceptions": 0, "durations": 0, "globs": 0, "logs": 0,
-    "keys": 0, "conf": 1, "scripts": 1,
-    "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "wire.connecting": 2.1, "wire.listening": 2.2,
-    "wire.lines": 2.3, "wire.channels": 2.2, "wire.aio_line": 2.3, "wire.aio_listening": 2.3, "wire.aio": 2.4,
-    "wire": 2.5, "loops": 1,
-    "async_clients": 0, "connections": 2, "fields": 2, "signals": 1, "transactions": 2,
-    "typed": 1,
-    "locked_writes": 2, "upserts": 2.1, "querysets": 2.11, "managers": 2.12,
-    "plain_saves": 2.1, "models": 2.2, "counters": 2.3,
-    "migrations": 2, "migrations.0001_initial": 2.1,
-    "triggers.base": 1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "triggers": 1.2,
-    "stale_writes": 1.2, "otel": 2, "refusals": 1.3, "guards": 2.1, "operations": 2.2,
+    "async_clients": 0, "checks": 0, "clock": 0, "durations": 0, "exceptions": 0, "globs": 0, "keys": 0, "logs": 0,
+    "conf": 1, "loops": 1, "nesting": 1, "scripts": 1, "signals": 1, "triggers.base": 1, "typed": 1, "plans": 1.1,
+    "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "stale_writes": 1.2, "triggers": 1.2,
+    "refusals": 1.3, "connections": 2, "fields": 2, "locked_writes": 2, "migrations": 2, "otel": 2,
+    "transactions": 2, "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "guards": 2.1,
+    "migrations.0001_initial": 2.1, "plain_saves": 2.1, "upserts": 2.1, "wire.clients": 2.1, "wire.connecting": 2.1,
+    "querysets": 2.11, "managers": 2.12, "models": 2.2, "operations": 2.2, "wire.channels": 2.2,
+    "wire.listening": 2.2, "wire.own": 2.2, "counters": 2.3, "wire.aio_line": 2.3, "wire.aio_listening": 2.3,
+    "wire.aio_own": 2.3, "wire.lines": 2.3, "wire.own_reader": 2.35, "wire.aio": 2.4, "wire": 2.5,
     "issuers.base": 3, "issuers.clock": 3.1, "issuers.counter": 3.1, "issuers.database": 3.1, "issuers": 3.2,
-    "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.issuing": 4.15,
-    "locks.steps": 4.2, "locks.waiting": 4.3,
-    "locks.advancing": 4.3, "locks.blocking": 4.3, "locks.awaiting": 4.3, "locks.loss": 4.1, "locks.renewal": 4.3,
-    "locks.together": 4.4, "locks.holding": 4.4, "locks.sync": 4.5,
-    "locks.async_renewal": 4.4, "locks.aio": 4.5, "locks": 4,
-    "nesting": 1, "plans": 1.1, "tokens": 4.8, "reentry": 4.9, "reentrant": 4.91, "taking": 4.92, "several": 4.93,
-    "shortcuts": 5, "templates": 5, "responses": 5, "requests": 5,
-    "calls": 5.1, "blocks": 5.1, "decorators": 6, "counter_scan": 6, "inspection": 6.1,
-    "checks": 7, "management.commands": 7, "management": 7, "management.formats": 7,
-    "comparison": 6, "management.ahead": 7, "management.comparing": 7.1,
-    "management.commands.fence_status": 7.2,
-    "apps": 8, "": 9,
+    "locks": 4, "locks.core": 4, "locks.gate": 4, "locks.actions": 4.1, "locks.loss": 4.1, "locks.watching": 4.1,
+    "locks.issuing": 4.15, "locks.steps": 4.2, "locks.advancing": 4.3, "locks.awaiting": 4.3, "locks.blocking": 4.3,
+    "locks.renewal": 4.3, "locks.transaction": 4.3, "locks.waiting": 4.3, "locks.async_renewal": 4.4,
+    "locks.holding": 4.4, "locks.pipelines": 4.4, "locks.together": 4.4, "locks.async_pipelines": 4.5,
+    "locks.aio": 4.6, "locks.sync": 4.6, "tokens": 4.8, "reentry": 4.9, "reentrant": 4.91, "taking": 4.92,
+    "several": 4.93, "requests": 5, "responses": 5, "shortcuts": 5, "templates": 5, "testing.held": 5,
+    "testing.writes": 5, "blocks": 5.1, "calls": 5.1, "testing.isolation": 5.1, "testing.cases": 5.2,
+    "testing.clock": 5.2, "testing.leases": 5.2, "testing.pytest": 5.2, "testing": 5.3, "comparison": 6,
+    "counter_scan": 6, "decorators": 6, "inspection": 6.1, "checks.asking": 7, "checks.models": 7,
+    "checks.settings": 7, "management": 7, "management.ahead": 7, "management.commands": 7, "management.formats": 7,
+    "checks.server": 7.1, "management.comparing": 7.1, "checks.clocks": 7.2, "checks.keeping": 7.2,
+    "management.commands.fence_status": 7.2, "checks.servers": 7.3, "apps": 8, "": 9,
 }  # fmt: skip
 
 
@@ -73,19 +70,3 @@ def test_imports_go_downwards_only():
 def test_the_root_can_be_imported_before_the_settings_and_imports_no_models():
     code = "import sys, fenced_locks; assert 'fenced_locks.models' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=PACKAGE.parent, env={"PATH": ""})
-
-
-def test_the_manager_that_type_checkers_see_has_the_methods_of_the_queryset():
-    def of(module, name):
-        found = {}
-        for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                defs = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
-                found |= {one.name: (type(one), ast.unparse(one.args), ast.unparse(one.returns)) for one in defs}
-        return {name: signature for name, signature in found.items() if "fenced_" in name}
-
-    in_queryset = of("querysets.py", "FencedQuerySet")
-    # Django does not offer the delete() of a queryset on a manager, so neither do we.
-    assert of("managers.py", "FencedManager") == {
-        name: signature for name, signature in in_queryset.items() if "delete" not in name and name[0] != "_"
-    }
