@@ -10,6 +10,8 @@ import redis.asyncio
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
 
 from fenced_locks import (
     AsyncFencedLock,
@@ -152,13 +154,13 @@ async def several_async() -> int:
         return locks.fence_tokens["zone:9"]
 
 
-def take_one(pipe: redis.client.Pipeline) -> int:
+def take_one(pipe: Pipeline) -> int:
     pipe.multi()
     pipe.decr("left")
     return 1
 
 
-async def look(pipe: redis.asyncio.client.Pipeline) -> None:
+async def look(pipe: AsyncPipeline) -> None:
     await pipe.watch("more")
 
 
