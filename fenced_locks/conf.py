@@ -27,8 +27,9 @@ def _alias(key: str, value: object) -> str:
 
 
 def _prefix(key: str, value: object) -> str:
-    check_name(_text(key, value) + "resource")
-    return str(value)
+    prefix = conf.outer_prefix() + _text(key, value)
+    check_name(prefix + "resource")
+    return prefix
 
 
 def _wait(key: str, value: object) -> float | None:
@@ -39,6 +40,12 @@ def _flag(key: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{key} must be True or False, not {value!r}")
     return value
+
+
+def _models(key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{key} must be a dict like {{'shop.Order': 'order:<pk>'}}, not {value!r}")
+    return {_text(f"name of a model in {key}", model): _text(f"{key}[{model!r}]", value[model]) for model in value}
 
 
 def _as_is(key: str, value: object) -> object:
@@ -55,6 +62,7 @@ _KEYS: dict[str, tuple[object, Callable[[str, object], Any]]] = {
     "COUNTER_RETENTION": (timedelta(days=7), to_seconds),
     "RENEW": (False, _flag),
     "MAX_HOLD": (None, to_seconds_or_none),
+    "MODELS": ({}, _models),
 }
 
 
@@ -71,6 +79,7 @@ class Conf:
         COUNTER_RETENTION: How long an idle counter of the issuer ``clock`` is kept, in seconds.
         RENEW: Whether leases are renewed until they are given back.
         MAX_HOLD: After how many seconds a lease is renewed no more; None for without limit.
+        MODELS: Which rows carry the tokens of a resource: names of models, and templates of resources.
     """
 
     USING: str
@@ -81,6 +90,11 @@ class Conf:
     COUNTER_RETENTION: float
     RENEW: bool
     MAX_HOLD: float | None
+    MODELS: dict[str, str]
+
+    def __init__(self) -> None:
+        # What is put before every prefix, whatever the settings say: a test's own name, by which it is told apart.
+        self.outer_prefix: Callable[[], str] = str
 
     def __getattr__(self, key: str) -> Any:
         if key not in _KEYS:

@@ -94,10 +94,14 @@ def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
         )
 
 
+def needed_modules(page: Path) -> list[str]:
+    """Return the modules without which the page cannot be run."""
+    return [name for names in _NEEDS.findall(page.read_text()) for name in re.split(r", *", names)]
+
+
 def missing_modules(page: Path) -> list[str]:
-    """Return the modules that the page needs and that are not installed."""
-    needed = [name for names in _NEEDS.findall(page.read_text()) for name in re.split(r", *", names)]
-    return [name for name in needed if importlib.util.find_spec(name) is None]
+    """Return those of them that are not installed."""
+    return [name for name in needed_modules(page) if importlib.util.find_spec(name) is None]
 
 
 class Alike(doctest.OutputChecker):
