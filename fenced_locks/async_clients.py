@@ -8,6 +8,7 @@ one way only.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -73,7 +74,7 @@ async def close(client: aioredis.Redis) -> None:
 
 
 def _pool(pool: Any) -> aioredis.ConnectionPool:
-    make = _CONNECTIONS.get(pool.connection_class)
+    make = _CONNECTIONS.get(pool.connection_class) or _fake(pool.connection_class)
     if make is None:
         raise NoCounterpart(
             f"redis.asyncio has no counterpart of its connections, {pool.connection_class.__qualname__}"
@@ -93,6 +94,14 @@ def _pool(pool: Any) -> aioredis.ConnectionPool:
     if isinstance(pool, redis.BlockingConnectionPool):
         return aioredis.BlockingConnectionPool(timeout=pool.timeout, **settings)
     return aioredis.ConnectionPool(**settings)
+
+
+def _fake(make: Any) -> Any:
+    """Return the counterpart of a connection of ``fakeredis``; whoever has one has imported that."""
+    fakeredis: Any = sys.modules.get("fakeredis")
+    if fakeredis is None or make is not getattr(fakeredis, "FakeRedisConnection", None):
+        return None
+    return fakeredis.FakeAsyncRedisConnection
 
 
 def _sentinel(manager: Any) -> Any:

@@ -27,8 +27,9 @@ def _alias(key: str, value: object) -> str:
 
 
 def _prefix(key: str, value: object) -> str:
-    check_name(_text(key, value) + "resource")
-    return str(value)
+    prefix = conf.outer_prefix() + _text(key, value)
+    check_name(prefix + "resource")
+    return prefix
 
 
 def _wait(key: str, value: object) -> float | None:
@@ -90,6 +91,10 @@ class Conf:
     RENEW: bool
     MAX_HOLD: float | None
     MODELS: dict[str, str]
+
+    def __init__(self) -> None:
+        # What is put before every prefix, whatever the settings say: a test's own name, by which it is told apart.
+        self.outer_prefix: Callable[[], str] = str
 
     def __getattr__(self, key: str) -> Any:
         if key not in _KEYS:

@@ -27,6 +27,7 @@ from .locks.actions import Target
 from .locks.blocking import run
 from .locks.core import Lease, is_ticket
 from .locks.taking_over import complete, take_over
+from .logs import about
 from .registered import registered_models
 from .texts import one_line
 from .wire import Wire, wire_for
@@ -80,7 +81,8 @@ def free(client: redis.Redis, name: bytes, owner: bytes, issuer: AnyIssuer, pref
     except LeaseLost as error:
         return Freed(False, problem=str(error))
     shown = owner.decode("utf-8", "backslashreplace")
-    _log.info("lease of %r was taken from %s; its newer token is %s", target.resource, shown, freed.token)
+    extra = about(target.resource, owner_id=shown, token=freed.token)
+    _log.info("lease of %r was taken from %s; its newer token is %s", target.resource, shown, freed.token, extra=extra)
     return freed
 
 

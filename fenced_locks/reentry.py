@@ -13,7 +13,6 @@ import gc
 import os
 import sys
 import threading
-import time
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from weakref import ReferenceType, ref
 
 from asgiref.sync import SyncToAsync
 
-from . import nesting
+from . import clock, nesting
 from .durations import Duration
 from .locks import core
 from .locks.core import Lease
@@ -52,7 +51,7 @@ class Hold:
 
     def is_held(self) -> bool:
         """Return whether it is held still, as far as is known here; also until the end of a transaction."""
-        return self.entries > 0 and not self.lease.released and not core.is_over(self.lease, time.monotonic())
+        return self.entries > 0 and not self.lease.released and not core.is_over(self.lease, clock.monotonic())
 
     def is_ours(self) -> bool:
         """
@@ -124,7 +123,7 @@ class Reentry(Holding):
         hold = self._hold_of_context()
         if hold is None:
             return False
-        if hold.lease.lost or core.is_over(hold.lease, time.monotonic()):
+        if hold.lease.lost or core.is_over(hold.lease, clock.monotonic()):
             raise core.lost(self._target.resource, hold.lease, "re-enter", "it has ended")
         self._count(hold)
         return True
@@ -179,7 +178,7 @@ class Reentry(Holding):
 
     def _hold_of_context(self) -> Hold | None:
         hold = (_holds.get() or {}).get(self._key)
-        if hold is not None and hold.entries and core.is_over(hold.lease, time.monotonic()):
+        if hold is not None and hold.entries and core.is_over(hold.lease, clock.monotonic()):
             # Whether somebody still has its lock is what decides now; a cycle may keep one that was forgotten.
             gc.collect()
         return hold if hold is not None and hold.entries and not hold.lease.released and hold.is_ours() else None
@@ -193,6 +192,14 @@ class Reentry(Holding):
         others = {key: h for key, h in (_holds.get() or {}).items() if h.entries and key != self._key}
         _holds.set({**others, self._key: hold})
         return hold
+
+
+def lease_of_context(server: tuple[object, ...], lock: bytes) -> Lease | None:
+    """Return the lease of a lock that this thread or task may re-enter, as far as is known here; None for none."""
+    for key, hold in (_holds.get() or {}).items():
+        if key[1:] == (*server, lock) and hold.is_held() and hold.is_ours():
+            return None if hold.lease.lost else hold.lease
+    return None
 
 
 def _current_task() -> asyncio.Task[Any] | None:

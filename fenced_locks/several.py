@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
+from . import clock
 from .durations import Duration
 from .exceptions import LockNotAcquired
 from .locks import core, together
@@ -76,7 +76,7 @@ class _Several(Generic[L]):
         return [lock._held(action) for lock in self._locks]
 
     def _taking(self, blocking: bool | None, limit: Duration | None, ask: Callable[[Steps[Any]], Any]) -> Taking:
-        waiting = self._locks[0]._waiting(None, blocking, limit, time.monotonic())
+        waiting = self._locks[0]._waiting(None, blocking, limit, clock.monotonic())
         return Taking(self._locks, waiting, ask)
 
     def _to_release(self) -> list[L]:
@@ -86,7 +86,7 @@ class _Several(Generic[L]):
 
     def _ensure(self, ask: Callable[[Steps[Any]], Any]) -> Calls[FenceTokens]:
         leases = self._held_leases("rely on")
-        now = time.monotonic()
+        now = clock.monotonic()
         ended = ["it has ended" if lease.lost or core.is_over(lease, now) else "" for lease in leases]
         if not any(ended):
             parts = [Part(lock._target, lease) for lock, lease in zip(self._locks, leases, strict=True)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from . import clock
 from .durations import to_ms
 from .exceptions import LeaseLost, LockNotAcquired
 from .locks import core, together
@@ -15,6 +15,7 @@ from .locks.actions import Steps
 from .locks.core import Busy, Lease
 from .locks.renewal import Renewal, begin
 from .locks.together import Part
+from .logs import about
 from .plans import Calls, try_all
 from .reentrant import AsyncReentrantLock, ReentrantLock
 
@@ -51,7 +52,7 @@ class Taking:
             if refusal is None:
                 return None
             yield from self.give_back()
-            if self._waiting.is_over(time.monotonic()):
+            if self._waiting.is_over(clock.monotonic()):
                 return refusal
 
     def _take_all(self) -> Calls[LockNotAcquired | None]:
@@ -69,7 +70,7 @@ class Taking:
         return (yield from self._confirm()) if len(self._locks) > 1 else None
 
     def _take_one(self, lock: Lock) -> Calls[LockNotAcquired | None]:
-        left = self._waiting.left(time.monotonic())
+        left = self._waiting.left(clock.monotonic())
         limit = None if left is None else max(0.0, left)
         if (yield partial(lock.acquire, blocking=self._waiting.blocking, blocking_timeout=limit)):
             return None
@@ -100,13 +101,13 @@ class Taking:
 
     def _confirm(self) -> Calls[LockNotAcquired | None]:
         """Give every lease its whole length, and see that none has ended while the others were awaited."""
-        now = time.monotonic()
+        now = clock.monotonic()
         leases = [lock._held("renew") for lock in self._locks]
         parts = [
             Part(lock._target, lease, _lasting_ms(lease, now)) for lock, lease in zip(self._locks, leases, strict=True)
         ]
         found = yield partial(self._ask, together.renew(parts, self._waiting.deadline))
-        done = time.monotonic()
+        done = clock.monotonic()
         for lock, lease, busy in zip(self._locks, leases, found, strict=True):
             if busy is not None or lease.lost or core.is_over(lease, done):
                 return self._lost(lock, lease, busy)
@@ -139,7 +140,8 @@ class Taking:
             if not isinstance(error, Exception):
                 raise error
             if not isinstance(error, LeaseLost):
-                _log.warning("what was taken of several resources could not be given back: %s", error)
+                known = about(getattr(error, "resource", None), error=error)
+                _log.warning("what was taken of several resources could not be given back: %s", error, extra=known)
 
 
 def _they_were(locks: Sequence[Lock]) -> str:

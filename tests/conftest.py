@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,7 +16,9 @@ from django.conf import settings
 from redis._parsers import _HiredisParser, _RESP2Parser
 from redis.utils import HIREDIS_AVAILABLE
 
+from tests import docs_runner, fakes
 from tests.proxy import Proxy
+from tests.transactions import Awaiting, Blocking
 
 ClientFactory = Callable[..., redis.Redis]
 
@@ -38,9 +41,33 @@ CLIENTS = [
 ]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fakeredis`: the tests of locks on a server inside the process; those that hurt or share it are skipped."""
+    parser.addoption("--fakeredis", action="store_true", help="run the tests of locks on fakeredis")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have every client of the tests connect to a fake server, if so told."""
+    if config.getoption("--fakeredis"):
+        fakes.use()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Expect of fakes what they cannot do."""
+    if fakes.are_used():
+        for item in items:
+            fakes.expect(item)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def redis_server(worker_id: str) -> Iterator[servers.RedisServer | servers.ExternalRedis]:
+def redis_server(worker_id: str) -> Iterator[servers.RedisServer | servers.ExternalRedis | fakes.FakeRedisServer]:
     """One server per worker process; both cache aliases and `REDIS_URL`, for child processes, point to it."""
+    if fakes.are_used():
+        server = fakes.FakeRedisServer()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settings, "CACHES", fakes.fake_caches(server.url))
+            yield server
+        return
     with servers.redis_server() as server, pytest.MonkeyPatch.context() as patch:
         if isinstance(server, servers.ExternalRedis):
             server.url = _own_database(server.url, worker_id)
@@ -52,7 +79,7 @@ def redis_server(worker_id: str) -> Iterator[servers.RedisServer | servers.Exter
 
 
 @pytest.fixture(scope="session")
-def redis_url(redis_server: servers.RedisServer | servers.ExternalRedis) -> str:
+def redis_url(redis_server: servers.RedisServer | servers.ExternalRedis | fakes.FakeRedisServer) -> str:
     """The address of the worker's own database on the shared server."""
     return redis_server.url
 
@@ -60,7 +87,7 @@ def redis_url(redis_server: servers.RedisServer | servers.ExternalRedis) -> str:
 @pytest.fixture
 def r(redis_url: str) -> Iterator[redis.Redis]:
     """A client with raw replies on an empty database, which is emptied again afterwards."""
-    with redis.Redis.from_url(redis_url) as client:
+    with redis.Redis.from_url(redis_url, **fakes.connecting()) as client:
         client.flushdb()
         yield client
         client.flushdb()
@@ -74,6 +101,7 @@ def client_factory(r: redis.Redis, redis_url: str) -> Iterator[ClientFactory]:
     def make(
         url: str | None = None, pool: type[redis.ConnectionPool] = redis.ConnectionPool, **options: Any
     ) -> redis.Redis:
+        options = {**fakes.connecting(), **options}
         clients.append(redis.Redis(connection_pool=pool.from_url(url or redis_url, **options)))
         return clients[-1]
 
@@ -87,6 +115,14 @@ def client_factory(r: redis.Redis, redis_url: str) -> Iterator[ClientFactory]:
 def any_client(request: pytest.FixtureRequest, client_factory: ClientFactory) -> redis.Redis:
     """A client of each kind: decoded or raw replies, RESP2 or RESP3, parser in Python or C."""
     return client_factory(**request.param)
+
+
+@pytest.fixture(params=[Blocking, Awaiting])
+def kind(request: pytest.FixtureRequest) -> Iterator[Blocking]:
+    """Locks that block, and locks that await."""
+    kind = request.param()
+    yield kind
+    kind.close()
 
 
 @pytest.fixture
@@ -121,6 +157,14 @@ def own_server() -> Iterator[Callable[..., servers.RedisServer]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Path:
+    """The folder of the project that the tutorial sets up; copy it to go on with it."""
+    folder = tmp_path_factory.mktemp("shop")
+    docs_runner.run_in_process(folder, redis_url)
+    return folder
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from .. import clock
+from ..logs import about
 from .renewal import RENEW, Agenda, Renewal, batches, calls_of
 
 _log = logging.getLogger(__name__)
@@ -38,18 +39,19 @@ class AsyncRenewer:
         self._changed.set()
 
     async def _run(self) -> None:
-        while (seconds := self._agenda.seconds(time.monotonic())) is not None:
+        while (seconds := self._agenda.seconds(clock.monotonic())) is not None:
             self._changed.clear()
             if seconds:
                 await _wait(self._changed, seconds)
-            due = self._agenda.take(time.monotonic())
+            due = self._agenda.take(clock.monotonic())
             try:
                 for batch in batches(due):
                     await self._renew(batch)
             except asyncio.CancelledError:
                 if any(renewal.living() for renewal in due) or self._agenda.seconds(0.0) is not None:
                     _log.warning(
-                        "the task that renews leases was cancelled; the next lease to be renewed starts another"
+                        "the task that renews leases was cancelled; the next lease to be renewed starts another",
+                        extra=about(None),
                     )
                 raise
             finally:
@@ -58,7 +60,7 @@ class AsyncRenewer:
                         self._agenda.add(renewal)
 
     async def _renew(self, batch: Sequence[Renewal]) -> None:
-        asked_at = time.monotonic()
+        asked_at = clock.monotonic()
         calls = calls_of(batch, asked_at)
         replies: dict[Renewal, Any] = {}
         if calls:
@@ -71,11 +73,11 @@ class AsyncRenewer:
             reply = replies.get(renewal)
             living = renewal.living()
             try:
-                renewal.settle(getattr(reply, "__cause__", None) or reply, asked_at, time.monotonic())
+                renewal.settle(getattr(reply, "__cause__", None) or reply, asked_at, clock.monotonic())
                 if living is not None:
                     self._say(cast("Any", living[0]))
             except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
-                _log.exception("renewal of %r", renewal.target.resource)
+                _log.exception("renewal of %r", renewal.target.resource, extra=about(renewal.target.resource))
 
     def _say(self, lock: Any) -> None:
         """Have the signals sent beside: a receiver that is slow must not hold up the next renewal."""
@@ -99,3 +101,11 @@ def renewer_of_loop() -> AsyncRenewer:
     if loop not in _renewers:
         _renewers[loop] = AsyncRenewer()
     return _renewers[loop]
+
+
+def look_everywhere() -> None:
+    """Have every event loop see what is due, from any thread: the time has jumped."""
+    for loop, renewer in list(_renewers.items()):
+        # Unless the loop is closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(renewer.look)

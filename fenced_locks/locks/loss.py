@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
+from .. import clock
 from . import core
 from .core import Lease
 
@@ -33,7 +33,7 @@ class _Loss:
 
     def is_set(self) -> bool:
         """Return whether the lease is lost, without asking the server."""
-        now = time.monotonic()
+        now = clock.monotonic()
         return any(lease.lost or (not lease.released and core.is_over(lease, now)) for lease in self._leases)
 
     def __repr__(self) -> str:
@@ -64,10 +64,10 @@ class Loss(_Loss):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         with self._telling(threading.Event()) as event:
             while not self._is_decided():
-                now = time.monotonic()
+                now = clock.monotonic()
                 if deadline is not None and now >= deadline:
                     return False
                 # The end may have moved when this is over.
@@ -84,7 +84,7 @@ class AsyncLoss(_Loss):
         with self._telling(asyncio.Event()) as event:
             while not self._is_decided():
                 with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(event.wait(), self._seconds(time.monotonic()))
+                    await asyncio.wait_for(event.wait(), self._seconds(clock.monotonic()))
                 event.clear()
         return self.is_set()
 

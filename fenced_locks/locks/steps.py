@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from .. import clock
 from ..durations import to_ms
 from ..exceptions import LeaseLost
 from ..issuers import ExternalIssuer
+from ..logs import about
 from ..scripts import Script, load, source
 from ..wire import Claim, NotSent, ReplyLost, Undo
 from . import core
@@ -65,7 +66,7 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
     Each has an owner id of its own, so that undoing a late one never touches a later one.
     """
     lease_ms = b"%d" % core.lease_ms(timeout)
-    patience = core.patience(monotonic(), call.deadline, target.reply_limit)
+    patience = core.patience(clock.monotonic(), call.deadline, target.reply_limit)
     while True:
         attempt = yield from _attempt(target, call, owner, lease_ms, patience)
         owner = attempt.owner
@@ -104,7 +105,7 @@ class _Attempt(NamedTuple):
 def _attempt(target: Target, call: Call, owner: bytes, lease_ms: bytes, patience: Patience) -> Steps[_Attempt]:
     """Return what is asked for next, and when that began: the claim that was sent already, if there is one."""
     claimed, call.claimed = call.claimed, None
-    now = monotonic()
+    now = clock.monotonic()
     limit = patience.reply_timeout(now)
     if claimed is not None and (owner, lease_ms) == (call.minted, claimed.lease_ms):
         return _Attempt(claimed.owner, claimed.at, Answer(claimed.listener, limit))
@@ -161,7 +162,9 @@ def give_up(target: Target, call: Call) -> Steps[None]:
         try:
             yield Request(RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
-            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
+            cause = error.__cause__ or error
+            known = about(target.resource, error=cause)
+            _log.debug("could not undo an acquire of %r: %r", target.resource, cause, extra=known)
         call.ticket, call.waiter = None, b""
 
 
@@ -171,12 +174,12 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
 
     Taken under the chosen id at once, a lease of another holder with the same id could not be told from our own.
     """
-    patience = core.patience(monotonic(), call.deadline, target.reply_limit)
+    patience = core.patience(clock.monotonic(), call.deadline, target.reply_limit)
     # maybe_applied: the server has a lease of ours, whatever becomes of this request.
     repeated = b"1" if target.hides_retries else b"0"
     while True:
         try:
-            timeout = patience.reply_timeout(monotonic())
+            timeout = patience.reply_timeout(clock.monotonic())
             reply = yield Request(ADOPT, (target.lock,), (lease.owner, owner, repeated), timeout)
         except (NotSent, ReplyLost) as error:
             repeated = b"1" if isinstance(error, ReplyLost) else repeated
@@ -185,7 +188,7 @@ def _adopt(target: Target, call: Call, lease: Lease, owner: bytes) -> Steps[Leas
             break
     if isinstance(reply, list):
         call.busy = core.refused(reply)
-    elif core.is_over(lease, monotonic()):
+    elif core.is_over(lease, clock.monotonic()):
         # Under an id that the caller chose it may be another's by now, who chose the same.
         if owner != lease.owner:
             call.lost.remove(owner)
@@ -207,7 +210,7 @@ def release(target: Target, lease: Lease) -> Steps[None]:
     """Give the lease back. A repeated attempt that finds it gone before its end finds its own work."""
     args = (core.new_ticket(), b"", lease.owner)
     reply, maybe_applied = yield from repeat(target, "release", RELEASE, _release_keys(target), lambda: args)
-    if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, monotonic())):
+    if not isinstance(reply, list) or (maybe_applied and not core.is_over(lease, clock.monotonic())):
         return
     raise lost(target, lease, "release", reply)
 
@@ -219,13 +222,13 @@ def extend(target: Target, lease: Lease, seconds: float, *, from_now: bool) -> S
     Every attempt asks for the same end: an addition would be made twice when a reply is lost.
     """
     core.check_end(seconds, lease)
-    started = monotonic()
+    started = clock.monotonic()
     ends_at = started + seconds if from_now else (lease.ends_at or started) + seconds
     server_end = b"%d" % (lease.server_end_ms + to_ms(seconds))
 
     def args() -> tuple[bytes, ...]:
         if from_now:
-            return lease.owner, b"%d" % to_ms(max(0.0, ends_at - monotonic())), b"0"
+            return lease.owner, b"%d" % to_ms(max(0.0, ends_at - clock.monotonic())), b"0"
         return lease.owner, b"0", server_end
 
     reply, _ = yield from repeat(target, "extend", _EXTEND, (target.lock,), args)
@@ -246,7 +249,7 @@ def ensure(target: Target, lease: Lease, action: str = "rely on") -> Steps[int]:
 
 def refuse_ended(target: Target, lease: Lease, action: str) -> None:
     """Refuse to go on with a lease that has ended, as far as is known without asking the server."""
-    if lease.lost or core.is_over(lease, monotonic()):
+    if lease.lost or core.is_over(lease, clock.monotonic()):
         raise core.lost(target.resource, lease, action, "it has ended")
 
 
@@ -273,11 +276,11 @@ def repeat(
     target: Target, action: str, script: Script, keys: Sequence[bytes], args: Callable[[], Sequence[bytes]]
 ) -> Steps[tuple[Any, bool]]:
     """Send until there is a reply; return it, and whether an earlier attempt may have been carried out."""
-    patience = core.patience(monotonic(), None, target.reply_limit)
+    patience = core.patience(clock.monotonic(), None, target.reply_limit)
     maybe_applied = target.hides_retries
     while True:
         try:
-            timeout = patience.reply_timeout(monotonic())
+            timeout = patience.reply_timeout(clock.monotonic())
             reply = yield Request(script, keys, args(), timeout)
         except (NotSent, ReplyLost) as error:
             maybe_applied = maybe_applied or isinstance(error, ReplyLost)
@@ -290,8 +293,9 @@ def pause_or_fail(error: Exception, patience: Patience, action: str, target: Tar
     """Return how long to wait before the next attempt; raise if the time is over."""
     cause = error.__cause__ or error
     if patience.failures == 0:
-        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
-    pause = patience.pause(monotonic())
+        kind, known = type(cause).__name__, about(target.resource, action=action, error=cause)
+        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, kind, cause, extra=known)
+    pause = patience.pause(clock.monotonic())
     if pause is not None:
         return pause
     if maybe_applied:

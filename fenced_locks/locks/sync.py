@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -13,8 +12,10 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.lock import Lock
 
+from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
+from ..logs import about
 from ..wire import wire_for
 from . import core, steps
 from .actions import Call, Steps, T
@@ -23,10 +24,16 @@ from .blocking import run
 from .core import Lease
 from .gate import ThreadPlace, gate
 from .holding import Holding, IssuerArgument
+from .pipelines import BlockingSession
+from .transaction import TRANSACTION_SECONDS, connections_of, order, refuse_coroutine_function, transact
 from .waiting import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis import Redis
+    from redis.client import Pipeline
+    from redis.typing import KeyT
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
@@ -142,13 +149,14 @@ class FencedLock(Holding, Lock):
             redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was sent.
             redis.exceptions.ResponseError: The server refused, as one that is full or read-only does.
         """
-        waiting = self._waiting(sleep, blocking, blocking_timeout, time.monotonic())
+        waiting = self._waiting(sleep, blocking, blocking_timeout, clock.monotonic())
         minted = core.new_owner_id() if token is None else None
         owner = minted or self._encoded(token)
         call = self._calls.current = Call(waiting.deadline, minted, polls=not waiting.blocking)
         try:
             if not self._acquire_in_turn(owner, call, waiting):
                 self._calls.busy = call.busy
+                self._refuse(call.busy, waiting)
                 return False
         finally:
             self._calls.current = None
@@ -169,7 +177,7 @@ class FencedLock(Holding, Lock):
         if not (waiting.blocking and gate.is_crowded(key)):
             if self.do_acquire(owner):
                 return True
-            if waiting.is_over(time.monotonic()):
+            if waiting.is_over(clock.monotonic()):
                 return False
         place = ThreadPlace()
         try:
@@ -177,7 +185,7 @@ class FencedLock(Holding, Lock):
             turns = Turns(self._target, call, waiting, self.timeout)
             is_last = False
             while not is_last:
-                in_front = place.wait(waiting.left(time.monotonic()))
+                in_front = place.wait(waiting.left(clock.monotonic()))
                 is_last = run(self._wire, turns.next()) if in_front else True
                 if self.do_acquire(owner):
                     return True
@@ -332,6 +340,60 @@ class FencedLock(Holding, Lock):
             self._lose(lease, str(error), raised=True)
             raise
 
+    def transaction(
+        self,
+        func: Callable[[Pipeline], Any],
+        *watches: KeyT,
+        timeout: Duration | None = TRANSACTION_SECONDS,
+        value_from_callable: bool = False,
+        watch_delay: Duration | None = None,
+        shard_hint: str | None = None,
+    ) -> Any:
+        """
+        Apply what ``func`` queues, all or nothing, and only while the lease is ours; redis-py's ``transaction``.
+
+        ``func`` is given a pipeline that watches the lock key and ``watches``. It reads, calls ``multi()``, and queues
+        its writes, which are applied together if nothing that is watched has changed. It is called again where
+        something has, where the lease was renewed meanwhile, and where the connection was lost before the writes were
+        sent; so it must have no other effects. It is not called again once they may have been applied.
+
+        Args:
+            func: A function of the pipeline; its commands before ``multi()`` are sent at once and must only read
+                what is watched.
+            watches: Keys, in the same cluster slot as the lock key where that matters.
+            timeout: For how long to try, in seconds, and no longer than the lease lasts; None for as long as that.
+                ``func`` is not interrupted, and what it has queued is still applied.
+            value_from_callable: Whether to return what ``func`` returns.
+            watch_delay: Seconds between two attempts; by default a random pause of up to 4 ms at first and 0.2 s
+                at last.
+            shard_hint: Handed to the pipeline, as redis-py does.
+
+        Returns:
+            The replies to what was queued, or what ``func`` returned.
+
+        Raises:
+            TypeError, ValueError: A bad argument, or a client without one pool, such as a cluster's; nothing was sent.
+            NotHeld: This thread holds no lease.
+            LeaseLost: The lease ended, or another owner has the resource; nothing was applied.
+            TransactionConflict: What is watched changed each time until ``timeout``; nothing was applied.
+            InvalidTransaction: ``func`` would write before ``multi()`` what it watches, or calls ``execute()``, or
+                queues writes after ``unwatch()``; nothing that it queued was applied.
+            OutcomeUnknown: The writes were sent and the reply lost; all of them were applied, or none.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was applied.
+            redis.exceptions.ResponseError: A command failed; others may have been applied, as Redis does it.
+            Exception: Whatever ``func`` raises; nothing was applied.
+        """
+        refuse_coroutine_function(func)
+        connections = connections_of(self._wire, self.redis)
+        what = order(self.redis, func, watches, timeout, value_from_callable, watch_delay)
+        lease = self._held("write under")
+        session = BlockingSession(self.redis, connections, shard_hint)
+        try:
+            return run(self._wire, transact(self._target, lease, what, session))
+        except LeaseLost as error:
+            self._lose_if_ours(lease, error)
+            raise
+
     def locked(self) -> bool:
         """Return whether anybody holds the lock."""
         return run(self._wire, steps.locked(self._target))
@@ -368,4 +430,7 @@ class FencedLock(Holding, Lock):
             lost = isinstance(error, LockError) and not self.raise_on_release_error
             if exc_value is None and not lost:
                 raise
-            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+            resource = self._target.resource
+            _log.warning(
+                "release of %r failed on leaving its block: %s", resource, error, extra=about(resource, error=error)
+            )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
 from typing import Any, NamedTuple
 
+from .. import clock
 from ..scripts import Script
 from ..wire import NotSent, ReplyLost
 from . import core
@@ -70,9 +70,9 @@ def _repeat(
 ) -> Steps[tuple[float, list[Any]]]:
     """Send until there are replies; return when they were asked for, and the replies."""
     target = parts[0].target
-    patience = core.patience(monotonic(), deadline, target.reply_limit)
+    patience = core.patience(clock.monotonic(), deadline, target.reply_limit)
     while True:
-        asked_at = monotonic()
+        asked_at = clock.monotonic()
         try:
             replies = yield RequestAll(script, calls, patience.reply_timeout(asked_at))
         except (NotSent, ReplyLost) as error:

@@ -8,11 +8,12 @@ are for what frees a lock without a ticket: a plain lock's release, DEL, FLUSHDB
 from __future__ import annotations
 
 import logging
-from time import monotonic
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from .. import clock
+from ..logs import about
 from ..scripts import load, source
 from ..wire import Listener, NotSent, ReplyLost
 from . import core
@@ -64,14 +65,14 @@ class Turns:
     def _join(self) -> Steps[Listener | None]:
         """Register and block; None if no connection is to be had for that."""
         self._call.waiter = core.new_owner_id()
-        patience = core.patience(monotonic(), self._waiting.deadline, self._target.reply_limit)
+        patience = core.patience(clock.monotonic(), self._waiting.deadline, self._target.reply_limit)
         while True:
-            timeout = patience.reply_timeout(monotonic())
+            timeout = patience.reply_timeout(clock.monotonic())
             try:
                 found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
             except NotSent as error:
                 # A server that has no connection left for us may still answer on those that we have.
-                _log.debug("waiting for %r: no connection to block on: %s", self._target.resource, error.__cause__)
+                self._log(logging.DEBUG, "no connection to block on: %s", error.__cause__)
                 found = None
                 break
             except ReplyLost as error:
@@ -91,7 +92,7 @@ class Turns:
     def _listen(self, listener: Listener) -> Steps[bool]:
         looked = False
         while True:
-            now = monotonic()
+            now = clock.monotonic()
             is_over = self._waiting.is_over(now)
             if is_over or self._call.busy.free:
                 self._call.ticket = yield HangUp(listener)
@@ -104,12 +105,10 @@ class Turns:
             try:
                 yield from self._hear(listener, min(self._look_at, self._waiting.deadline or self._look_at) - now)
             except ReplyLost as error:
-                _log.warning("waiting for %r: joining again after %s", self._target.resource, error.__cause__)
+                self._log(logging.WARNING, "joining again after %s", error.__cause__)
                 return False
             except ResponseError as error:
-                _log.warning(
-                    "waiting for %r: polling, since the server refuses BLPOP: %s", self._target.resource, error
-                )
+                self._log(logging.WARNING, "polling, since the server refuses BLPOP: %s", error)
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
@@ -129,7 +128,7 @@ class Turns:
 
     def _look(self) -> Steps[None]:
         """Stay registered, and hand over a lock that is free; a look that fails is repeated a moment later."""
-        now = monotonic()
+        now = clock.monotonic()
         patience = self._patience or core.patience(now, self._waiting.deadline, self._target.reply_limit)
         timeout = min(patience.reply_timeout(now), core.RETRY_SECONDS)
         try:
@@ -137,39 +136,45 @@ class Turns:
         except (NotSent, ReplyLost) as error:
             self._patience = patience
             pause = pause_or_fail(error, patience, "acquire", self._target, maybe_applied=False)
-            self._look_at = monotonic() + pause
+            self._look_at = clock.monotonic() + pause
         else:
             self._patience = None
             self._note(reply)
 
     def _poll(self) -> Steps[bool]:
         self._call.polls = True
-        self._say_whom_we_wait_for(monotonic())
-        left = self._waiting.left(monotonic())
+        self._say_whom_we_wait_for(clock.monotonic())
+        left = self._waiting.left(clock.monotonic())
         sleep = max(self._waiting.sleep, _LEAST_POLL_SECONDS)
         yield Pause(sleep if left is None else max(0.0, min(sleep, left)))
-        return self._waiting.is_over(monotonic())
+        return self._waiting.is_over(clock.monotonic())
 
     def _note(self, reply: list[Any]) -> None:
         if len(reply) > 2 and not self._warned:
             self._warned = True
-            _log.warning("waiting for %r: without a place in the queue: %s", self._target.resource, reply[2].decode())
+            self._log(logging.WARNING, "without a place in the queue: %s", reply[2].decode())
         busy = self._call.busy = core.refused(reply)
         seconds = self._waiting.probe_seconds
         if busy.remaining is not None:
             # A millisecond, since the server rounds what is left.
             seconds = min(seconds, max(0.0, busy.remaining) + 0.001)
-        self._look_at = monotonic() + seconds
+        self._look_at = clock.monotonic() + seconds
 
     def _args(self) -> tuple[bytes, bytes, bytes]:
         return self._call.waiter, core.new_ticket(), b"%d" % self._waiting.registration_ms
 
     def _block_seconds(self) -> float:
-        left = self._waiting.left(monotonic())
+        left = self._waiting.left(clock.monotonic())
         return 0.0 if left is None or left > _MOST_BLOCK_SECONDS else max(0.0, left) + _FORGET_SECONDS
 
     def _say_whom_we_wait_for(self, now: float) -> None:
         waited = now - self._waiting.started
         if waited >= core.NOTICE_SECONDS and not self._said:
             self._said = True
-            _log.info("waited %.1f s for %r so far: it %s", waited, self._target.resource, core.state(self._call.busy))
+            resource, busy = self._target.resource, self._call.busy
+            known = about(resource, waited=waited, owner_id=busy.owner_id, remaining=busy.remaining)
+            _log.info("waited %.1f s for %r so far: it %s", waited, resource, core.state(busy), extra=known)
+
+    def _log(self, level: int, what: str, error: object) -> None:
+        resource = self._target.resource
+        _log.log(level, f"waiting for %r: {what}", resource, error, extra=about(resource, error=error))

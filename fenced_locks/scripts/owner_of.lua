@@ -8,7 +8,7 @@ local function owner_of(lock)
   if type(stored) ~= 'table' then
     return stored
   end
-  if string.find(stored.err, 'WRONGTYPE', 1, true) then
+  if string.find(tostring(stored.err), 'WRONGTYPE', 1, true) then
     return ''
   end
   return redis.call('GET', lock)

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary, finalize
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from .. import clock
 from .base import UNREACHABLE, Claim, ReplyLost
 from .budget import budget
 from .connecting import (
@@ -129,7 +130,7 @@ class BlockedListener:
                 raise ReplyLost from named(error)
             raise
         if begun is not None:
-            self._claim, self.claimed_at = claim, time.monotonic()
+            self._claim, self.claimed_at = claim, clock.monotonic()
             # That it could not be sent is found out when the answer is read.
             with suppress(OSError):
                 self._connection._sock.sendall(begun + pack_rest(ticket))

@@ -1,0 +1,34 @@
+"""For Django's test cases."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .isolation import isolated_locks
+
+if TYPE_CHECKING:
+    _Base = unittest.TestCase
+else:
+    _Base = object
+
+
+class FencedLocksTestMixin(_Base):
+    """
+    Isolates the locks of every test of a test case, from before ``setUp`` until after the last clean-up::
+
+        class OrderTests(FencedLocksTestMixin, TestCase): ...
+
+    See ``isolated_locks()``; what is locked in ``setUpClass`` or ``setUpTestData`` is not isolated.
+
+    Attributes:
+        lock_aliases: Cache aliases to clean up beside ``FENCED_LOCKS["USING"]`` and those that the test's thread uses.
+    """
+
+    lock_aliases: Iterable[str] = ()
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        """Run the test as any other, with locks of its own."""
+        with isolated_locks(using=self.lock_aliases):
+            return super().run(result)
