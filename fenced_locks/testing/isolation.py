@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from .. import clock, keys
 from ..conf import conf
 from ..connections import get_client
+from ..logs import about
 from ..wire import wire_for
 from .held import forget, leases_of
 
@@ -115,7 +116,7 @@ class Isolation:
                 if left:
                     client.delete(*left)
             except (RedisConnectionError, RedisTimeoutError) as error:
-                _log.debug("no keys were deleted: %s", error)
+                _log.debug("no keys were deleted: %s", error, extra=about(None, error=error))
 
     def _keys(self, client: Any) -> list[bytes]:
         found = client.scan_iter(match=f"*{self.prefix}*", count=1000)
