@@ -10,7 +10,13 @@ from fenced_locks import logs
 PACKAGE = Path(fenced_locks.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 # What is about a loop or a row, or about several resources.
-OF_NO_RESOURCE = {"loops.py": 1, "stale_writes.py": 1, "locks/awaiting.py": 1, "locks/async_renewal.py": 1}
+OF_NO_RESOURCE = {
+    "loops.py": 1,
+    "stale_writes.py": 1,
+    "locks/awaiting.py": 1,
+    "locks/async_renewal.py": 1,
+    "testing/isolation.py": 1,
+}
 
 
 def calls():
