@@ -3,6 +3,7 @@
 from .decorators import with_fenced_lock
 from .exceptions import (
     FencedLockError,
+    InvalidTransaction,
     IssuerError,
     LeaseHasNoEnd,
     LeaseLost,
@@ -10,15 +11,20 @@ from .exceptions import (
     NotHeld,
     OutcomeUnknown,
     StaleToken,
+    TransactionConflict,
 )
 from .locks.aio import AsyncFencedLock
 from .locks.sync import FencedLock
+from .requests import AsyncFencedRequest, FencedRequest
 from .shortcuts import afenced_lock, fenced_lock
 
 __all__ = [
     "AsyncFencedLock",
+    "AsyncFencedRequest",
     "FencedLock",
     "FencedLockError",
+    "FencedRequest",
+    "InvalidTransaction",
     "IssuerError",
     "LeaseHasNoEnd",
     "LeaseLost",
@@ -26,6 +32,7 @@ __all__ = [
     "NotHeld",
     "OutcomeUnknown",
     "StaleToken",
+    "TransactionConflict",
     "afenced_lock",
     "fenced_lock",
     "with_fenced_lock",

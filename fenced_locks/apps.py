@@ -15,11 +15,22 @@ class FencedLocksConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks; after ``migrate``, once per database, look after the guards."""
-        from . import checks, guards
+        from . import guards
+        from .checks import TAG, models, servers, settings
 
-        for check in (checks.check_settings, checks.check_alias, checks.check_issuer, checks.check_found_rows):
-            register(check, checks.TAG)
+        for check in (
+            settings.check_settings,
+            settings.check_alias,
+            settings.check_client,
+            settings.check_issuer,
+            settings.check_found_rows,
+            models.check_managers,
+            servers.check_servers_when_named,
+        ):
+            register(check, TAG)
+        # Without our tag: named, it has them run already.
+        register(servers.check_servers, deploy=True)
         # Not under our own tag: Django 6 asks every database for a tag that was named, and the others look at settings.
-        register(checks.check_guards, Tags.database)
-        register(checks.check_strict_guards, Tags.database)
+        register(models.check_guards, Tags.database)
+        register(models.check_strict_guards, Tags.database)
         post_migrate.connect(guards.restore_guards, sender=self, dispatch_uid="fenced_locks.restore_guards")

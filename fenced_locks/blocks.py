@@ -11,6 +11,7 @@ from django.db import connections, transaction
 from redis.exceptions import RedisError
 
 from .exceptions import FencedLockError, StaleToken
+from .logs import about
 from .responses import stale_response
 from .several import AnyAsyncLock, AnyLock, AsyncReentrantLocks, ReentrantLocks
 from .tokens import NoSingleToken
@@ -88,7 +89,7 @@ def leaving(lock: AnyLock, *, quietly: bool = False) -> Iterator[None]:
     except (FencedLockError, RedisError) as error:
         if not quietly:
             raise
-        _log.warning("the work under the lock is done, but its release failed: %s", error)
+        _log_failed_release(lock, error)
 
 
 @asynccontextmanager
@@ -104,7 +105,13 @@ async def aleaving(lock: AnyAsyncLock, *, quietly: bool = False) -> AsyncIterato
     except (FencedLockError, RedisError) as error:
         if not quietly:
             raise
-        _log.warning("the work under the lock is done, but its release failed: %s", error)
+        _log_failed_release(lock, error)
+
+
+def _log_failed_release(lock: AnyLock | AnyAsyncLock, error: Exception) -> None:
+    name = ", ".join(lock.resources) if isinstance(lock, _SEVERAL) else lock.resource
+    known = about(name, error=error)
+    _log.warning("the work under the lock of %r is done, but its release failed: %s", name, error, extra=known)
 
 
 def refuse_transaction_of_request(resources: Sequence[str]) -> None:

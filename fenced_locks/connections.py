@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
 
+class UnsuitableClient(ImproperlyConfigured):
+    """The client class of a cache alias cannot keep locks."""
+
+
 def get_client(using: str | None = None) -> Redis:
     """
     Return the Redis client behind a cache alias, on the server that takes writes.
@@ -45,7 +49,12 @@ def get_client(using: str | None = None) -> Redis:
         reason = f"{type(error).__name__}: {error}"
         raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {reason}") from error
     except NotImplementedError:
-        # What get_redis_connection raises for the backends of other caches.
+        # What get_redis_connection raises for the backends of other caches, and a client of several servers for itself.
+        if hasattr(backend, "client"):
+            kind = f"{type(backend.client).__module__}.{type(backend.client).__qualname__}"
+            raise UnsuitableClient(
+                f"cache alias {alias!r} cannot keep locks: its client class {kind} has no single server"
+            ) from None
         kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
         raise ImproperlyConfigured(
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "

@@ -2,13 +2,15 @@
 The errors of this package. Bases in brackets are redis-py's own, so handlers written for redis-py keep working.
 
     FencedLockError
-    ├── LockNotAcquired   [redis.exceptions.LockError]          busy: somebody else holds the lease
-    ├── NotHeld           [redis.exceptions.LockError]          this thread or task holds no lease of that lock
-    ├── LeaseHasNoEnd     [redis.exceptions.LockError]          a lease without end cannot be extended
-    ├── LeaseLost         [redis.exceptions.LockNotOwnedError]  the lease ended, or another owner has the resource
-    ├── OutcomeUnknown    [redis.exceptions.ConnectionError]    a request was sent and its reply never came
-    ├── StaleToken                                              a write carried a token that is not the newest
-    └── IssuerError                                             no fence token could be issued
+    ├── LockNotAcquired      [redis.exceptions.LockError]          busy: somebody else holds the lease
+    ├── NotHeld              [redis.exceptions.LockError]          this thread or task holds no lease of that lock
+    ├── LeaseHasNoEnd        [redis.exceptions.LockError]          a lease without end cannot be extended
+    ├── LeaseLost            [redis.exceptions.LockNotOwnedError]  the lease ended, or another owner has the resource
+    ├── OutcomeUnknown       [redis.exceptions.ConnectionError]    a request was sent and its reply never came
+    ├── TransactionConflict  [redis.exceptions.WatchError]         what it watches changed each time it was tried
+    ├── InvalidTransaction   [redis.exceptions.RedisError]         its function does what could never be applied
+    ├── StaleToken                                                 a write carried a token that is not the newest
+    └── IssuerError                                                no fence token could be issued
 
 Bad arguments raise ``ValueError`` or ``TypeError``, bad settings ``django.core.exceptions.ImproperlyConfigured``.
 A server that cannot be reached raises redis-py's ``ConnectionError`` or ``TimeoutError``: nothing was sent.
@@ -19,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import LockError, LockNotOwnedError
+from redis.exceptions import LockError, LockNotOwnedError, RedisError, WatchError
 
 
 class FencedLockError(Exception):
@@ -82,6 +84,30 @@ class LeaseLost(_LockErrorMixin, LockNotOwnedError):
 class OutcomeUnknown(FencedLockError, RedisConnectionError):
     """
     A request was sent and its reply never came: the server may or may not have carried it out.
+
+    Attributes:
+        resource: Name of the lock, where it is known.
+    """
+
+    resource: str | None = None
+
+
+class TransactionConflict(FencedLockError, WatchError):
+    """
+    What a transaction watches was changed by others each time, until its time was over; it wrote nothing.
+
+    Attributes:
+        resource: Name of the lock, where it is known.
+        attempts: How often its function was called.
+    """
+
+    resource: str | None = None
+    attempts: int = 0
+
+
+class InvalidTransaction(FencedLockError, RedisError):
+    """
+    The function of a transaction does what could never be applied under the lease; it queued nothing that was.
 
     Attributes:
         resource: Name of the lock, where it is known.

@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from .logs import about
+
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +62,7 @@ async def _lifetime(home: _Home) -> AsyncGenerator[None, None]:
             try:
                 await resident.close()
             except Exception:  # noqa: BLE001 - the others are to be closed, too
-                _log.exception("closing %r with its event loop failed", resident)
+                _log.exception("closing %r with its event loop failed", resident, extra=about(None))
 
 
 _homes: dict[asyncio.AbstractEventLoop, _Home] = {}

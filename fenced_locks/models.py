@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
-from . import plain_saves
+from . import plain_saves, stale_writes
 from .fields import ExactCharField, FenceTokenField, checked_token
+from .managers import FencedManager, default_manager
 from .querysets import FencedQuerySet
 from .refusals import refused_as_stale
+from .typed import MYPY
 
-__all__ = ["FenceCounter", "FenceTokenField", "FencedModel", "FencedQuerySet"]
+__all__ = ["FenceCounter", "FenceTokenField", "FencedManager", "FencedModel", "FencedQuerySet"]
 
 
 class FencedModel(models.Model):
@@ -31,10 +33,14 @@ class FencedModel(models.Model):
 
     fence_token = FenceTokenField()
 
-    objects = FencedQuerySet.as_manager()
+    objects = default_manager()
 
     class Meta:
         abstract = True
+
+    if TYPE_CHECKING and not MYPY:
+        # Any class, or each Meta of a user would be one that does not derive from this one.
+        Meta: ClassVar[Any]
 
     def fenced_save(
         self,
@@ -72,7 +78,7 @@ class FencedModel(models.Model):
         try:
             if new:
                 self.fence_token = fence.token
-            with refused_as_stale(fence.token):
+            with refused_as_stale(fence.token, type(self), using or router.db_for_write(type(self), instance=self)):
                 self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
             self.fence_token = fence.token
         except BaseException:
@@ -115,9 +121,10 @@ class FencedModel(models.Model):
             raise ValueError(f"{self!r} cannot be deleted: it has no primary key")
         alias = using or router.db_for_write(type(self), instance=self)
         rows: FencedQuerySet[Any] = FencedQuerySet(type(self), using=alias).filter(pk=self.pk)
-        deleted = rows.fenced_delete(token, repeatable=repeatable)
-        if not deleted[0]:
-            raise plain_saves.refusal(self, rows, token)
+        with stale_writes.told(type(self), alias):
+            deleted = rows._delete_fenced(token, repeatable=repeatable)
+            if not deleted[0]:
+                raise plain_saves.refusal(self, rows, token)
         self.pk = None
         return deleted
 
@@ -141,7 +148,10 @@ class FencedModel(models.Model):
     ) -> None:
         """As Django's; a refusal leaves the transaction around it usable, since nothing was written."""
         alias = using or router.db_for_write(type(self), instance=self)
-        with plain_saves.usable_after_refusal(type(self), alias):
+        with (
+            stale_writes.told(type(self), alias),
+            plain_saves.usable_after_refusal(type(self), alias),
+        ):
             super().save_base(raw, force_insert, force_update, alias, update_fields)
 
     def _do_update(

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .logs import about
+
 _log = logging.getLogger(__name__)
 
 # So many pairs of names are reported in one process.
@@ -51,6 +53,7 @@ def report(asked: Rank, held: Sequence[Rank]) -> None:
                 other.resource,
                 asked.resource,
                 ", ".join(repr(rank.resource) for rank in held),
+                extra=about(asked.resource),
             )
 
 

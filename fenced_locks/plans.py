@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from .exceptions import NotHeld
+from .logs import about
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ def leave(calls: Sequence[Callable[[], Any]]) -> Calls[None]:
     raised = next((error for error in errors if not isinstance(error, Exception)), errors[0])
     for error in errors:
         if isinstance(error, Exception) and error is not raised and not isinstance(error, NotHeld):
-            _log.warning("of several resources another one was not given back: %s", error)
+            known = about(getattr(error, "resource", None), error=error)
+            _log.warning("of several resources another one was not given back: %s", error, extra=known)
     raise raised
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models, transaction
 from django.db.models.deletion import Collector
 
-from . import locked_writes, upserts
+from . import locked_writes, stale_writes, upserts
 from .fields import checked_token
 from .refusals import refused_as_stale
 from .signals import stale_write_rejected
+from .typed import MYPY
+
+if TYPE_CHECKING and not MYPY:
+    from typing_extensions import Self
+
+    from .typed import ManagerOf
 
 M = TypeVar("M", bound=models.Model)
 Values = Mapping[str, Any] | None
@@ -20,6 +26,11 @@ Values = Mapping[str, Any] | None
 
 class FencedQuerySet(models.QuerySet[M]):
     """A queryset with fenced writes, for a ``FencedModel``; also through ``as_manager()`` and ``from_queryset()``."""
+
+    if TYPE_CHECKING and not MYPY:
+
+        @classmethod
+        def as_manager(cls) -> ManagerOf[Self]: ...
 
     # Set on a queryset whose conditions hold the fence, for its one update().
     writes_fence = False
@@ -55,7 +66,7 @@ class FencedQuerySet(models.QuerySet[M]):
         token = checked_token(token)
         self._refuse_what_cannot_be_fenced(fields)
         self._for_write = True
-        with refused_as_stale(token):
+        with refused_as_stale(token, self.model, self.db):
             changed = self._write_fenced(token, fields, repeatable=repeatable)
         self._result_cache = None
         if not changed:
@@ -92,14 +103,7 @@ class FencedQuerySet(models.QuerySet[M]):
         token = checked_token(token)
         self._refuse_what_cannot_be_fenced({})
         self._for_write = True
-        collector = Collector(using=self.db, origin=self)
-        if locked_writes.is_single_statement(self) and collector.can_fast_delete(self):
-            admitted = locked_writes.admitting(self, token, repeatable=repeatable)
-            deleted: tuple[int, dict[str, int]] = admitted.order_by().delete()
-        else:
-            with transaction.atomic(using=self.db, savepoint=False):
-                keys = locked_writes.lock(self, token, repeatable=repeatable)
-                deleted = self._delete_by_key(keys)
+        deleted = self._delete_fenced(token, repeatable=repeatable)
         self._result_cache = None
         if not deleted[0]:
             self._report_refusal(token)
@@ -150,7 +154,9 @@ class FencedQuerySet(models.QuerySet[M]):
         update = dict(defaults or {})
         create = update if create_defaults is None else dict(create_defaults)
         self._prepare_upsert({**lookup, **update, **create})
-        return upserts.update_or_create(self, checked_token(token), lookup, update, create, repeatable=repeatable)
+        token = checked_token(token)
+        with stale_writes.told(self.model, self.db):
+            return upserts.update_or_create(self, token, lookup, update, create, repeatable=repeatable)
 
     fenced_update_or_create.alters_data = True  # type: ignore[attr-defined]
 
@@ -227,7 +233,11 @@ class FencedQuerySet(models.QuerySet[M]):
         self._prepare_upsert(dict.fromkeys([*unique_fields, *update_fields]))
         upsert = upserts.ConditionalUpsert(self.model, using=self.db)
         upsert.prepare(checked_token(token), unique_fields, repeatable=repeatable)
-        return upsert.run(objs, update_fields, batch_size)
+        objs = list(objs)
+        written = upsert.run(objs, update_fields, batch_size)
+        if written is None or written < len(objs):
+            self._report_refused_rows(token, written, upsert.rows_of(objs))
+        return written
 
     fenced_bulk_upsert.alters_data = True  # type: ignore[attr-defined]
 
@@ -281,6 +291,15 @@ class FencedQuerySet(models.QuerySet[M]):
             keys = locked_writes.lock(self, token, repeatable=repeatable)
             return locked_writes.write(self, keys, token, fields, repeatable=repeatable)
 
+    def _delete_fenced(self, token: int, *, repeatable: bool) -> tuple[int, dict[str, int]]:
+        collector = Collector(using=self.db, origin=self)
+        if locked_writes.is_single_statement(self) and collector.can_fast_delete(self):
+            admitted = locked_writes.admitting(self, token, repeatable=repeatable)
+            deleted: tuple[int, dict[str, int]] = admitted.order_by().delete()
+            return deleted
+        with transaction.atomic(using=self.db, savepoint=False):
+            return self._delete_by_key(locked_writes.lock(self, token, repeatable=repeatable))
+
     def _refuse_what_cannot_be_fenced(self, fields: dict[str, Any]) -> None:
         if "fence_token" in fields:
             raise ValueError("fence_token cannot be among the fields: it is set to the token of the write")
@@ -308,4 +327,26 @@ class FencedQuerySet(models.QuerySet[M]):
         reason = "repeated" if current == token else "stale"
         if current is None or current < token:
             reason = "missing"
-        stale_write_rejected.send_robust(self.model, token=token, current=current, reason=reason, using=self.db)
+        stale_writes.tell(self.model, self.db, token, current, reason)
+
+    def _report_refused_rows(self, token: int, written: int | None, rows: Iterator[models.QuerySet[Any]]) -> None:
+        """Do the same after an upsert of many, of which some were refused, or may have been (None)."""
+        if not stale_write_rejected.has_listeners(self.model):
+            return
+        current = max((newest for some in rows if (newest := locked_writes.newest_token(some)) is not None), default=0)
+        if current > token:
+            stale_writes.tell(self.model, self.db, token, current, "stale")
+        elif written is not None:
+            stale_writes.tell(self.model, self.db, token, token, "repeated")
+
+
+if MYPY or not TYPE_CHECKING:
+    _Manager = models.Manager.from_queryset(FencedQuerySet)
+
+    class FencedManager(_Manager[M]):
+        """A manager with the fenced writes of ``FencedQuerySet``."""
+
+        def get_queryset(self) -> FencedQuerySet[M]:
+            """Return all rows, as a queryset with fenced writes."""
+            rows: Any = super().get_queryset()
+            return rows  # type: ignore[no-any-return]

@@ -41,7 +41,7 @@ class ReentrantLock(Reentry, FencedLock):
         self._held("release")
         hold = self._hold
         if hold is not None and (aliases := open_transactions()):
-            after_transactions(aliases, partial(self._leave, hold))
+            after_transactions(aliases, partial(self._leave, hold), self._target.resource)
             self._leave_one()
         else:
             self._release_now()

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import IntegrityError
+from django.db.models import Model
 
+from . import stale_writes
 from .exceptions import StaleToken
 from .triggers import MESSAGE_PREFIX
 
@@ -20,7 +22,7 @@ def is_guard_refusal(error: BaseException) -> bool:
 
 
 @contextmanager
-def refused_as_stale(token: int) -> Iterator[None]:
+def refused_as_stale(token: int, model: type[Model], using: str) -> Iterator[None]:
     """
     Raise ``StaleToken`` where a guard refuses what a fenced write sent.
 
@@ -31,4 +33,8 @@ def refused_as_stale(token: int) -> Iterator[None]:
     except IntegrityError as error:
         if not is_guard_refusal(error):
             raise
-        raise StaleToken(f"fence token {token} was refused by the database: {error}", token=token) from error
+        # It is never smaller: the fence has refused those already.
+        stale_writes.tell(model, using, token, token, "repeated")
+        refusal = StaleToken(f"fence token {token} was refused by the database: {error}", token=token)
+        stale_writes.mark_as_told(refusal)
+        raise refusal from error

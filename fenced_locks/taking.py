@@ -15,6 +15,7 @@ from .locks.actions import Steps
 from .locks.core import Busy, Lease
 from .locks.renewal import Renewal, begin
 from .locks.together import Part
+from .logs import about
 from .plans import Calls, try_all
 from .reentrant import AsyncReentrantLock, ReentrantLock
 
@@ -139,7 +140,8 @@ class Taking:
             if not isinstance(error, Exception):
                 raise error
             if not isinstance(error, LeaseLost):
-                _log.warning("what was taken of several resources could not be given back: %s", error)
+                known = about(getattr(error, "resource", None), error=error)
+                _log.warning("what was taken of several resources could not be given back: %s", error, extra=known)
 
 
 def _they_were(locks: Sequence[Lock]) -> str:

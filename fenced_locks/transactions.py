@@ -14,6 +14,8 @@ from weakref import finalize
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .logs import about
+
 _log = logging.getLogger(__name__)
 
 
@@ -42,12 +44,12 @@ def refuse_manual_transaction(resource: str) -> None:
             )
 
 
-def after_transactions(aliases: Iterable[str], action: Callable[[], object]) -> None:
+def after_transactions(aliases: Iterable[str], action: Callable[[], object], resource: str | None = None) -> None:
     """
     Run ``action`` once, when the transactions on all these databases have ended, committed or not.
 
     After a rollback it runs as soon as Django forgets what was to happen on commit. An error of the action is
-    logged and not raised: the work is done.
+    logged, with ``resource``, and not raised: the work is done.
     """
     pending = set(aliases)
 
@@ -57,7 +59,7 @@ def after_transactions(aliases: Iterable[str], action: Callable[[], object]) -> 
             try:
                 action()
             except Exception:  # noqa: BLE001 - whatever it is, the transaction is over
-                _log.exception("what was to follow a transaction failed")
+                _log.exception("what was to follow a transaction failed", extra=about(resource))
 
     for alias in tuple(pending):
         _watch(alias, partial(ended, alias))

@@ -8,8 +8,10 @@ the INSERT makes one statement of it, to which ``ConditionalUpsert`` adds the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db import IntegrityError, connections, models, transaction
@@ -19,6 +21,9 @@ from django.db.models.utils import resolve_callables
 
 from . import locked_writes
 from .exceptions import StaleToken
+
+# Rows in one look for who was refused: more conditions are too deep for SQLite.
+_BATCH = 100
 
 
 def update_or_create(
@@ -67,9 +72,17 @@ class ConditionalUpsert(models.QuerySet[Any]):
         self._fence.__dict__["pre_save"] = lambda instance, add: token
         self._written = 0
 
-    def run(self, objs: Iterable[Any], update_fields: Iterable[str], batch_size: int | None) -> int | None:
+    def rows_of(self, objs: Sequence[Any]) -> Iterator[models.QuerySet[Any]]:
+        """Yield the rows that the objects stand for, in portions that fit into one statement."""
+        names = [field.attname for field in self._unique]
+        keys = [key for obj in objs if None not in (key := [getattr(obj, name) for name in names])]
+        rows: models.QuerySet[Any] = models.QuerySet(self.model, using=self.db)
+        for start in range(0, len(keys), _BATCH):
+            some = keys[start : start + _BATCH]
+            yield rows.filter(reduce(or_, (models.Q(**dict(zip(names, key, strict=True))) for key in some)))
+
+    def run(self, objs: Sequence[Any], update_fields: Iterable[str], batch_size: int | None) -> int | None:
         """Insert or write; return how many, or None where the database does not tell."""
-        objs = list(objs)
         _refuse_duplicates(objs, [field.attname for field in self._unique])
         self.bulk_create(
             objs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,8 +16,9 @@ from django.conf import settings
 from redis._parsers import _HiredisParser, _RESP2Parser
 from redis.utils import HIREDIS_AVAILABLE
 
-from tests import fakes
+from tests import docs_runner, fakes
 from tests.proxy import Proxy
+from tests.transactions import Awaiting, Blocking
 
 ClientFactory = Callable[..., redis.Redis]
 
@@ -115,6 +117,14 @@ def any_client(request: pytest.FixtureRequest, client_factory: ClientFactory) ->
     return client_factory(**request.param)
 
 
+@pytest.fixture(params=[Blocking, Awaiting])
+def kind(request: pytest.FixtureRequest) -> Iterator[Blocking]:
+    """Locks that block, and locks that await."""
+    kind = request.param()
+    yield kind
+    kind.close()
+
+
 @pytest.fixture
 def make_proxy() -> Iterator[Callable[[str], Proxy]]:
     """`make_proxy(url)` puts a proxy in front of any server."""
@@ -147,6 +157,14 @@ def own_server() -> Iterator[Callable[..., servers.RedisServer]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Path:
+    """The folder of the project that the tutorial sets up; copy it to go on with it."""
+    folder = tmp_path_factory.mktemp("shop")
+    docs_runner.run_in_process(folder, redis_url)
+    return folder
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ The fence of a block says what is done with it:
     ```pycon                                run its >>> lines and compare what they print
     ```pycon title="Terminal A"             the same in a session of its own: another holder, other names
     ```console                              run its $ lines and compare what they print, if output is shown
+    ```console title="Worker"               start its $ line in a terminal of its own, where it runs until the page ends
     <!-- not run: reason -->                in front of a block: it is only shown
+    <!-- needs: celery, django.tasks -->    anywhere: modules without which the page cannot be run
 
 A block inside an HTML comment is run but not shown. In expected output ``...`` stands for anything, and what differs
 from run to run is alike: times, owner ids, tokens of 16 digits, fractions of seconds. The other pages go on with
@@ -18,9 +20,12 @@ the project of the tutorial.
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -42,12 +47,15 @@ _FENCE = re.compile(
     r"(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
+_NEEDS = re.compile(r"^<!-- needs: ([\w., ]+) -->$", re.MULTILINE)
 _VARIES = {
     "(time)": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+"),
     "(owner id)": re.compile(r"[\w.-]+:\d+:[0-9a-f]{24}"),
     "(token)": re.compile(r"\b\d{16}\b"),
     "(seconds)": re.compile(r"\b\d+\.\d+\b"),
 }
+# Celery warns of root, who runs the tests in a container, and calls what redis-py 8 deprecates.
+_MAY_WARN = "celery.platforms", "celery.backends.redis"
 _COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -86,6 +94,16 @@ def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
         )
 
 
+def needed_modules(page: Path) -> list[str]:
+    """Return the modules without which the page cannot be run."""
+    return [name for names in _NEEDS.findall(page.read_text()) for name in re.split(r", *", names)]
+
+
+def missing_modules(page: Path) -> list[str]:
+    """Return those of them that are not installed."""
+    return [name for name in needed_modules(page) if importlib.util.find_spec(name) is None]
+
+
 class Alike(doctest.OutputChecker):
     """Compare output with everything that differs from run to run replaced by its kind."""
 
@@ -109,11 +127,25 @@ class Terminal:
 
 
 class Session:
-    """The project folder of one page, and what runs in it."""
+    """The project folder of one page, and what runs in it until the block of ``with`` is left."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._terminals: dict[str, Terminal] = {}
+        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        for process, log in self._running:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if error is not None:
+                print(f"--- {log.name}", log.read_text(errors="replace"), sep="\n")  # noqa: T201
 
     def run(self, block: Block) -> None:
         """Do what the fence of the block says."""
@@ -121,6 +153,8 @@ class Session:
             return
         if "." in block.title:
             self._write(block)
+        elif block.language == "console" and block.title:
+            self._start(block)
         elif block.language == "console":
             self._run_console(block)
         elif block.language in _IN_TERMINAL:
@@ -133,6 +167,16 @@ class Session:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.read_text() + "\n" + block.text if add else block.text)
+
+    def _start(self, block: Block) -> None:
+        command = block.text.partition("\n")[0].removeprefix("$ ")
+        log = self._folder / f"{block.title}.log"
+        with log.open("wb") as output:
+            # "exec", so that a signal reaches the program and not a shell before it.
+            process = subprocess.Popen(
+                f"exec {command}", shell=True, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self._running.append((process, log))
 
     def _run_console(self, block: Block) -> None:
         for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
@@ -179,9 +223,9 @@ def set_up(folder: Path) -> None:
 
 def run_in(folder: Path, of_page: Iterable[Block]) -> None:
     """Run blocks in order, in this folder."""
-    session = Session(folder)
-    for block in of_page:
-        session.run(block)
+    with Session(folder) as session:
+        for block in of_page:
+            session.run(block)
 
 
 def environment(folder: Path, redis_url: str) -> dict[str, str]:
@@ -191,9 +235,35 @@ def environment(folder: Path, redis_url: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "mysite.settings",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-        "PYTHONWARNINGS": "error",
+        "PYTHONWARNINGS": ",".join(["error", *(f"ignore:::{module}" for module in _MAY_WARN)]),
         "REDIS_URL": redis_url,
     }
+
+
+def write_files(folder: Path, page: Path) -> None:
+    """Write the files of a page, and run nothing."""
+    run_in(folder, [block for block in blocks(page) if "." in block.title])
+
+
+def run_in_process(folder: Path, redis_url: str, *page: Path) -> None:
+    """Run a page in a process of its own, with its own settings and models; without a page, set up the project."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.docs_runner", *map(str, page)],
+        cwd=folder,
+        env=environment(folder, redis_url),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=90)
+        finally:
+            # With whatever the page has started and not ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise BlockFailed(output)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from tests.proxy_faults import (
+    ChangeReply,
     Command,
     CutError,
     DelayReply,
@@ -82,6 +84,10 @@ class Proxy:
     def delay_reply(self, until: float | threading.Event, match: Match = None, times: int = 1) -> Fault:
         """Have the request executed at once and hold its reply."""
         return self._add(match, times, DelayReply(until))
+
+    def change_reply(self, change: Callable[[bytes], bytes], match: Match = None, times: int = 1) -> Fault:
+        """Send on what `change` makes of the reply as it came."""
+        return self._add(match, times, ChangeReply(change))
 
     def spare(self) -> None:
         """Forget the faults that no command has met yet."""

@@ -42,6 +42,10 @@ class Fault:
         """Act when the server's reply was read; what is not cut here is sent on."""
         self.happened.set()
 
+    def rewrite(self, reply: bytes) -> bytes:
+        """Return what the client gets as the reply."""
+        return reply
+
     def wait(self, timeout: float = 10) -> None:
         """Return when the fault has happened; a delayed request, when the server has executed it."""
         if not self.happened.wait(timeout):
@@ -94,3 +98,15 @@ class DelayReply(DelayRequest):
         """Hold the reply."""
         self.happened.set()
         link.proxy.sleep(self._until)
+
+
+class ChangeReply(Fault):
+    """The client gets something else than the server's reply."""
+
+    def __init__(self, change: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._change = change
+
+    def rewrite(self, reply: bytes) -> bytes:
+        """Change the reply as it came, in the form of the protocol."""
+        return self._change(reply)

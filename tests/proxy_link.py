@@ -85,6 +85,7 @@ class Link:
                 fault = self._pending.popleft()
                 self._answered.notify_all()
             fault.after(self, reply)
+            reply = fault.rewrite(reply)
         self.to_client(reply)
 
     def _await_replies(self) -> None:

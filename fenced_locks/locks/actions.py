@@ -49,6 +49,12 @@ class Ask(NamedTuple):
     question: Callable[[], Any]
 
 
+class Work(NamedTuple):
+    """Something of the caller's, that is awaited where it can be."""
+
+    call: Callable[[], Any]
+
+
 class Listen(NamedTuple):
     """A script, and to block on a list right after it; the arguments of ``Wire.listen``."""
 
@@ -81,7 +87,7 @@ class HangUp(NamedTuple):
     listener: Listener
 
 
-Action: TypeAlias = Request | RequestAll | Pause | Ask | Listen | Hear | Answer | HangUp
+Action: TypeAlias = Request | RequestAll | Pause | Ask | Work | Listen | Hear | Answer | HangUp
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Action, Any, T]
 

@@ -17,22 +17,30 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
+from ..logs import about
 from ..wire import async_wire_for
 from . import core, steps
 from .actions import Call, Steps, T
 from .advancing import advance, checked_at_least
+from .async_pipelines import AwaitingSession
 from .async_renewal import renewer_of_loop
 from .awaiting import arun
 from .core import Lease
 from .gate import TaskPlace, gate
 from .holding import Holding, IssuerArgument
 from .loss import AsyncLoss
+from .transaction import TRANSACTION_SECONDS, connections_of, order, transact
 from .waiting import Turns
 
 if TYPE_CHECKING:
-    from django.dispatch import Signal
+    from collections.abc import Callable
+
     from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline
+    from redis.typing import KeyT
     from typing_extensions import Self
+
+    from ..signals import LeaseSignal
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +159,8 @@ class AsyncFencedLock(Holding, Lock):
         try:
             if not await self._acquire_in_turn(owner, call, waiting):
                 self._busy = call.busy
+                self._refuse(call.busy, waiting)
+                await self._say()
                 return False
         finally:
             del self._calls[task]
@@ -321,6 +331,37 @@ class AsyncFencedLock(Holding, Lock):
             await self._say()
             raise
 
+    async def transaction(
+        self,
+        func: Callable[[Pipeline], Any],
+        *watches: KeyT,
+        timeout: Duration | None = TRANSACTION_SECONDS,
+        value_from_callable: bool = False,
+        watch_delay: Duration | None = None,
+        shard_hint: str | None = None,
+    ) -> Any:
+        """
+        Apply what ``func`` queues, all or nothing, and only while the lease is ours.
+
+        ``func`` may be a coroutine function. Cancelled, the transaction was applied or not, as when a reply is lost.
+
+        Args:
+            func, watches, timeout, value_from_callable, watch_delay, shard_hint: As for ``FencedLock.transaction``.
+
+        Raises:
+            As ``FencedLock.transaction``.
+        """
+        connections = connections_of(self._wire, self.redis)
+        what = order(self.redis, func, watches, timeout, value_from_callable, watch_delay)
+        lease = self._held("write under")
+        session = AwaitingSession(self.redis, connections, shard_hint)
+        try:
+            return await arun(self._wire, transact(self._target, lease, what, session))
+        except LeaseLost as error:
+            self._lose_if_ours(lease, error)
+            await self._say()
+            raise
+
     async def locked(self) -> bool:
         """Return whether anybody holds the lock."""
         return await arun(self._wire, steps.locked(self._target))
@@ -349,7 +390,10 @@ class AsyncFencedLock(Holding, Lock):
             lost = isinstance(error, LockError) and not self.raise_on_release_error
             if exc_value is None and not lost:
                 raise
-            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+            resource = self._target.resource
+            _log.warning(
+                "release of %r failed on leaving its block: %s", resource, error, extra=about(resource, error=error)
+            )
         finally:
             if put_aside is not None:
                 self.local.lease, self.local.token, self.local.task = put_aside
@@ -409,13 +453,17 @@ class AsyncFencedLock(Holding, Lock):
         if lease.renewal is not None:
             renewer_of_loop().look()
 
-    def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
+    def _send(self, signal: LeaseSignal, message: dict[str, Any]) -> None:
         # Receivers may be coroutines, which have to be awaited.
-        self._unsaid.append(partial(signal.asend_robust, type(self), **self._message(lease), **details))
+        self._unsaid.append(partial(signal.asend_robust, type(self), **message))
 
     async def _say(self) -> None:
         while self._unsaid:
-            await self._unsaid.pop(0)()
+            try:
+                await self._unsaid.pop(0)()
+            except Exception:  # noqa: BLE001 - nothing that listens breaks a lock
+                # No thread is to be had any more for a receiver that does not await.
+                _log.exception("could not send a signal", extra=about(self._target.resource))
 
 
 def _noting(plan: Steps[None], lease: Lease) -> Steps[None]:

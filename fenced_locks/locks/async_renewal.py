@@ -11,6 +11,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from .. import clock
+from ..logs import about
 from .renewal import RENEW, Agenda, Renewal, batches, calls_of
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class AsyncRenewer:
             except asyncio.CancelledError:
                 if any(renewal.living() for renewal in due) or self._agenda.seconds(0.0) is not None:
                     _log.warning(
-                        "the task that renews leases was cancelled; the next lease to be renewed starts another"
+                        "the task that renews leases was cancelled; the next lease to be renewed starts another",
+                        extra=about(None),
                     )
                 raise
             finally:
@@ -75,7 +77,7 @@ class AsyncRenewer:
                 if living is not None:
                     self._say(cast("Any", living[0]))
             except Exception:  # noqa: BLE001 - one lease must not keep the others from being renewed
-                _log.exception("renewal of %r", renewal.target.resource)
+                _log.exception("renewal of %r", renewal.target.resource, extra=about(renewal.target.resource))
 
     def _say(self, lock: Any) -> None:
         """Have the signals sent beside: a receiver that is slow must not hold up the next renewal."""

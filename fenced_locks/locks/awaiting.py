@@ -11,13 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isawaitable
 from math import inf
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 
+from ..logs import about
 from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
-from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T, Work
 from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class _Rest:
             # They are through; it is for others to raise the cancellation.
             pass
         except Exception as error:  # noqa: BLE001 - it is the cancellation that is raised
-            _log.warning("what a cancellation had interrupted ended with %r", error)
+            _log.warning("what a cancellation had interrupted ended with %r", error, extra=about(None, error=error))
 
     async def see_through(self) -> None:
         """Do it all, whoever cancels: a loop that ends cancels every task, also one that gives back a lock."""
@@ -156,7 +158,7 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
     return await _do_rarely(wire, action)
 
 
-async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | RequestAll) -> Any:
+async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | RequestAll | Work) -> Any:
     assert not isinstance(action, Answer), "tasks send no claims ahead"
     if isinstance(action, RequestAll):
         return await wire.call_all(*action)
@@ -165,6 +167,9 @@ async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | Re
     if isinstance(action, Ask):
         # In the thread where the caller's database connections are, so that it knows of their transactions.
         return await sync_to_async(action.question, thread_sensitive=True)()
+    if isinstance(action, Work):
+        result = action.call()
+        return await result if isawaitable(result) else result
     await asyncio.sleep(action.seconds)
     return None
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..wire import Wire
-from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T
+from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T, Work
 
 
 def run(wire: Wire, plan: Steps[T]) -> T:
@@ -37,12 +37,14 @@ def _do(wire: Wire, action: Action) -> Any:
     return _do_rarely(wire, action)
 
 
-def _do_rarely(wire: Wire, action: Ask | HangUp | Pause | RequestAll) -> Any:
+def _do_rarely(wire: Wire, action: Ask | HangUp | Pause | RequestAll | Work) -> Any:
     if isinstance(action, RequestAll):
         return wire.call_all(*action)
     if isinstance(action, HangUp):
         return action.listener.hang_up()
     if isinstance(action, Ask):
         return action.question()
+    if isinstance(action, Work):
+        return action.call()
     time.sleep(action.seconds)
     return None

@@ -54,6 +54,7 @@ class Lease:
         asked_at: When the call that took it began to wait, in local monotonic time.
         issuer: Who drew its token, and draws the next one; None where that is the lock's.
         followers: Called with the token when it carries another one.
+        transactions: One entry for each that is under way.
     """
 
     owner: bytes
@@ -69,6 +70,7 @@ class Lease:
     asked_at: float = 0.0
     issuer: AnyIssuer | None = None
     followers: list[Callable[[int], object]] = field(default_factory=list)
+    transactions: list[None] = field(default_factory=list)
 
     def is_inherited(self) -> bool:
         """Return whether it belongs to the process of which this one was forked."""

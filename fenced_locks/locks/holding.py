@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, keys, signals
 from ..durations import Duration, to_seconds, to_seconds_or_none
-from ..exceptions import LeaseHasNoEnd, NotHeld
+from ..exceptions import LeaseHasNoEnd, LeaseLost, NotHeld
 from ..issuers import AnyIssuer, get_issuer
+from ..logs import about
 from . import core
 from .actions import Target
 from .core import Lease
@@ -22,7 +23,7 @@ from .loss import Loss, tell_who_waits
 from .renewal import begin, renewer
 
 if TYPE_CHECKING:
-    from django.dispatch import Signal
+    from ..signals import LeaseSignal
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +137,10 @@ class Holding:
         """A lease was taken."""
         if self.renew:
             self._renew_from(lease, lease.began_at)
-        if signals.lease_acquired.receivers:
-            self._announce(signals.lease_acquired, lease, waited=clock.monotonic() - lease.asked_at)
+        if signals.lease_acquired.is_heard() or _log.isEnabledFor(logging.DEBUG):
+            waited = clock.monotonic() - lease.asked_at
+            _log.debug("took %r after %.3f s", self._target.resource, waited, extra=self._about(lease, waited=waited))
+            self._announce(signals.lease_acquired, lease, {**self._message(lease), "waited": waited})
 
     def _renew_from(self, lease: Lease, since: float) -> None:
         """Renew the lease from now on; ``max_hold`` is counted from ``since``."""
@@ -164,13 +167,24 @@ class Holding:
         """A lease was given back."""
         lease.released = True
         tell_who_waits(lease)
-        if signals.lease_released.receivers:
-            self._announce(signals.lease_released, lease, held=clock.monotonic() - lease.began_at)
+        if signals.lease_released.is_heard() or _log.isEnabledFor(logging.DEBUG):
+            held = clock.monotonic() - lease.began_at
+            _log.debug("gave back %r after %.3f s", self._target.resource, held, extra=self._about(lease, held=held))
+            self._announce(signals.lease_released, lease, {**self._message(lease), "held": held})
 
     def _was_renewed(self, lease: Lease) -> None:
-        if signals.lease_renewed.receivers:
+        if signals.lease_renewed.is_heard() or _log.isEnabledFor(logging.DEBUG):
             left = (lease.ends_at or 0.0) - clock.monotonic()
-            self._announce(signals.lease_renewed, lease, remaining=left)
+            _log.debug("renewed %r for %.3f s", self._target.resource, left, extra=self._about(lease, remaining=left))
+            self._announce(signals.lease_renewed, lease, {**self._message(lease), "remaining": left})
+
+    def _refuse(self, busy: core.Busy, waiting: core.Waiting) -> None:
+        """A lock stayed busy until the wait was over."""
+        if signals.lease_refused.is_heard() or _log.isEnabledFor(logging.DEBUG):
+            resource, waited = self._target.resource, clock.monotonic() - waiting.started
+            known = {"waited": waited, "owner_id": busy.owner_id, "remaining": busy.remaining}
+            _log.debug("%r %s, after %.3f s", resource, core.state(busy), waited, extra=about(resource, **known))
+            self._announce(signals.lease_refused, None, {"lock": self, "resource": resource, **known})
 
     def _lose(self, lease: Lease, found: str, *, raised: bool = False) -> None:
         """A lease was found lost; said once. Logged with less weight where the caller is about to hear of it."""
@@ -182,16 +196,27 @@ class Holding:
         tell_who_waits(lease)
         held = clock.monotonic() - lease.began_at
         level = logging.INFO if raised else logging.WARNING
-        _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found)
-        if signals.lease_lost.receivers:
-            self._announce(signals.lease_lost, lease, held=held)
+        about_it = self._about(lease, held=held, error=found)
+        _log.log(level, "lost the lease of %r after %.3f s: %s", self._target.resource, held, found, extra=about_it)
+        if signals.lease_lost.is_heard():
+            self._announce(signals.lease_lost, lease, {**self._message(lease), "held": held})
 
-    def _announce(self, signal: Signal, lease: Lease, **details: float) -> None:
-        try:
-            signal.send_robust(type(self), **self._message(lease), **details)
-        except Exception:  # noqa: BLE001 - nothing that listens breaks a lock
-            # A receiver that is a coroutine function, while an event loop runs in this thread.
-            _log.exception("could not send a signal about %r", self._target.resource)
+    def _lose_if_ours(self, lease: Lease, error: LeaseLost) -> None:
+        """A lease was found lost by a call in which others may be lost as well."""
+        if error.owner_id == lease.owner.decode("utf-8", "backslashreplace"):
+            self._lose(lease, str(error), raised=True)
+
+    def _announce(self, signal: LeaseSignal, lease: Lease | None, message: dict[str, Any]) -> None:
+        signal.observe(lease, message)
+        if signal.receivers:
+            self._send(signal, message)
+
+    def _send(self, signal: LeaseSignal, message: dict[str, Any]) -> None:
+        signals.send(signal, type(self), message)
+
+    def _about(self, lease: Lease, **known: Any) -> dict[str, Any]:
+        owner = lease.owner.decode("utf-8", "backslashreplace")
+        return about(self._target.resource, token=lease.fence_token, owner_id=owner, **known)
 
     def _message(self, lease: Lease) -> dict[str, Any]:
         owner = lease.owner.decode("utf-8", "backslashreplace")

@@ -1,7 +1,8 @@
 """
 Renewal: what keeps leases alive until they are given back. The decisions here, and the thread that carries them out.
 
-Each lease is renewed when a third of it has passed; what is due soon goes along in the same batch. A lease is *held*,
+Each lease is renewed when a third of it has passed; what is due soon goes along in the same batch. During a
+transaction, which begins again when its lease is renewed, the second third passes as well. A lease is *held*,
 *renewed*, *unknown* (the server could not be reached, and its end has not come), or *lost*. Renewing never acquires.
 """
 
@@ -21,6 +22,7 @@ from weakref import ReferenceType
 
 from .. import clock
 from ..durations import to_ms
+from ..logs import about
 from ..scripts import load, source
 from ..wire import NotSent, ReplyLost, Wire
 from . import core
@@ -32,6 +34,8 @@ _log = logging.getLogger(__name__)
 RENEW = load("renew", source("owner_of"))
 # How many leases travel in one piece.
 _BATCH = 500
+# How much sooner than it is due a renewal may go along with others, in lengths of its lease.
+_EARLY = 0.1
 # How long the thread stays when there is nothing to renew, in seconds.
 _IDLE_SECONDS = 10.0
 _numbers = count()
@@ -104,15 +108,23 @@ class Renewal:
         elif self.until is not None and self.until <= lease.ends_at:
             self.due = lease.ends_at
         else:
-            self.due = lease.ends_at - self.seconds * 2 / 3
+            self.due = self._due(lease, lease.ends_at)
 
     def milliseconds(self, now: float) -> int:
         """Return how long the lease shall last from now on; 0 if it is to be left to its end."""
         lease = self.lease()
-        if lease is None or lease.ends_at is None:
+        if lease is None or lease.ends_at is None or self._is_put_off(lease, lease.ends_at, now):
             return 0
         ends = self._end(now + self.seconds)
         return to_ms(ends - now) if ends > max(now, lease.ends_at) else 0
+
+    def _due(self, lease: Lease, ends_at: float) -> float:
+        return ends_at - self.seconds * (1 if lease.transactions else 2) / 3
+
+    def _is_put_off(self, lease: Lease, ends_at: float, now: float) -> bool:
+        """Return whether it has become due later, since a transaction began."""
+        waits = bool(lease.transactions) and self.state is not State.UNKNOWN
+        return waits and now < self._due(lease, ends_at) - self.seconds * _EARLY
 
     def settle(self, reply: Any, asked_at: float, now: float) -> None:
         """Act on the reply to a request, or on the exception in its place; None if nothing was asked."""
@@ -140,7 +152,8 @@ class Renewal:
         level = logging.DEBUG if self.state is State.UNKNOWN else logging.WARNING
         self.state = State.UNKNOWN
         left = (lease.ends_at or now) - now
-        _log.log(level, "renewal of %r failed, %.3f s are left: %r", self.target.resource, left, error)
+        known = about(self.target.resource, token=lease.fence_token, remaining=left, error=error)
+        _log.log(level, "renewal of %r failed, %.3f s are left: %r", self.target.resource, left, error, extra=known)
 
     def _lost(self, holder: Holder, lease: Lease, found: str) -> None:
         self.state = State.LOST
@@ -186,7 +199,7 @@ class Agenda:
     def take(self, now: float) -> list[Renewal]:
         """Return what is due, and what is due so soon that it had better go along."""
         taken = []
-        while self._heap and (self._heap[0].due <= now or self._heap[0].due - self._heap[0].seconds / 10 <= now):
+        while self._heap and self._heap[0].due - self._heap[0].seconds * _EARLY <= now:
             renewal = heapq.heappop(self._heap)
             if renewal.living() is not None:
                 taken.append(renewal)
@@ -276,7 +289,7 @@ class Renewer:
             try:
                 renewal.settle(replies.get(renewal), asked_at, clock.monotonic())
             except BaseException:  # noqa: BLE001 - one lease must not keep the others from being renewed
-                _log.exception("renewal of %r", renewal.target.resource)
+                _log.exception("renewal of %r", renewal.target.resource, extra=about(renewal.target.resource))
 
 
 def _replies(wire: Wire, calls: dict[Renewal, Any], timeout: float) -> dict[Renewal, Any]:

@@ -12,6 +12,7 @@ from .. import clock
 from ..durations import to_ms
 from ..exceptions import LeaseLost
 from ..issuers import ExternalIssuer
+from ..logs import about
 from ..scripts import Script, load, source
 from ..wire import Claim, NotSent, ReplyLost, Undo
 from . import core
@@ -161,7 +162,9 @@ def give_up(target: Target, call: Call) -> Steps[None]:
         try:
             yield Request(RELEASE, _release_keys(target), args, core.GRACE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the error that led here is the one to raise
-            _log.debug("could not undo an acquire of %r: %r", target.resource, error.__cause__ or error)
+            cause = error.__cause__ or error
+            known = about(target.resource, error=cause)
+            _log.debug("could not undo an acquire of %r: %r", target.resource, cause, extra=known)
         call.ticket, call.waiter = None, b""
 
 
@@ -290,7 +293,8 @@ def pause_or_fail(error: Exception, patience: Patience, action: str, target: Tar
     """Return how long to wait before the next attempt; raise if the time is over."""
     cause = error.__cause__ or error
     if patience.failures == 0:
-        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, type(cause).__name__, cause)
+        kind, known = type(cause).__name__, about(target.resource, action=action, error=cause)
+        _log.warning("%s of %r: trying again after %s: %s", action, target.resource, kind, cause, extra=known)
     pause = patience.pause(clock.monotonic())
     if pause is not None:
         return pause

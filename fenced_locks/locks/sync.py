@@ -15,6 +15,7 @@ from redis.lock import Lock
 from .. import clock
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import IssuerError, LeaseLost, LockNotAcquired
+from ..logs import about
 from ..wire import wire_for
 from . import core, steps
 from .actions import Call, Steps, T
@@ -23,10 +24,16 @@ from .blocking import run
 from .core import Lease
 from .gate import ThreadPlace, gate
 from .holding import Holding, IssuerArgument
+from .pipelines import BlockingSession
+from .transaction import TRANSACTION_SECONDS, connections_of, order, refuse_coroutine_function, transact
 from .waiting import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis import Redis
+    from redis.client import Pipeline
+    from redis.typing import KeyT
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
@@ -149,6 +156,7 @@ class FencedLock(Holding, Lock):
         try:
             if not self._acquire_in_turn(owner, call, waiting):
                 self._calls.busy = call.busy
+                self._refuse(call.busy, waiting)
                 return False
         finally:
             self._calls.current = None
@@ -332,6 +340,60 @@ class FencedLock(Holding, Lock):
             self._lose(lease, str(error), raised=True)
             raise
 
+    def transaction(
+        self,
+        func: Callable[[Pipeline], Any],
+        *watches: KeyT,
+        timeout: Duration | None = TRANSACTION_SECONDS,
+        value_from_callable: bool = False,
+        watch_delay: Duration | None = None,
+        shard_hint: str | None = None,
+    ) -> Any:
+        """
+        Apply what ``func`` queues, all or nothing, and only while the lease is ours; redis-py's ``transaction``.
+
+        ``func`` is given a pipeline that watches the lock key and ``watches``. It reads, calls ``multi()``, and queues
+        its writes, which are applied together if nothing that is watched has changed. It is called again where
+        something has, where the lease was renewed meanwhile, and where the connection was lost before the writes were
+        sent; so it must have no other effects. It is not called again once they may have been applied.
+
+        Args:
+            func: A function of the pipeline; its commands before ``multi()`` are sent at once and must only read
+                what is watched.
+            watches: Keys, in the same cluster slot as the lock key where that matters.
+            timeout: For how long to try, in seconds, and no longer than the lease lasts; None for as long as that.
+                ``func`` is not interrupted, and what it has queued is still applied.
+            value_from_callable: Whether to return what ``func`` returns.
+            watch_delay: Seconds between two attempts; by default a random pause of up to 4 ms at first and 0.2 s
+                at last.
+            shard_hint: Handed to the pipeline, as redis-py does.
+
+        Returns:
+            The replies to what was queued, or what ``func`` returned.
+
+        Raises:
+            TypeError, ValueError: A bad argument, or a client without one pool, such as a cluster's; nothing was sent.
+            NotHeld: This thread holds no lease.
+            LeaseLost: The lease ended, or another owner has the resource; nothing was applied.
+            TransactionConflict: What is watched changed each time until ``timeout``; nothing was applied.
+            InvalidTransaction: ``func`` would write before ``multi()`` what it watches, or calls ``execute()``, or
+                queues writes after ``unwatch()``; nothing that it queued was applied.
+            OutcomeUnknown: The writes were sent and the reply lost; all of them were applied, or none.
+            redis.exceptions.ConnectionError, TimeoutError: The server cannot be reached; nothing was applied.
+            redis.exceptions.ResponseError: A command failed; others may have been applied, as Redis does it.
+            Exception: Whatever ``func`` raises; nothing was applied.
+        """
+        refuse_coroutine_function(func)
+        connections = connections_of(self._wire, self.redis)
+        what = order(self.redis, func, watches, timeout, value_from_callable, watch_delay)
+        lease = self._held("write under")
+        session = BlockingSession(self.redis, connections, shard_hint)
+        try:
+            return run(self._wire, transact(self._target, lease, what, session))
+        except LeaseLost as error:
+            self._lose_if_ours(lease, error)
+            raise
+
     def locked(self) -> bool:
         """Return whether anybody holds the lock."""
         return run(self._wire, steps.locked(self._target))
@@ -368,4 +430,7 @@ class FencedLock(Holding, Lock):
             lost = isinstance(error, LockError) and not self.raise_on_release_error
             if exc_value is None and not lost:
                 raise
-            _log.warning("release of %r failed on leaving its block: %s", self._target.resource, error)
+            resource = self._target.resource
+            _log.warning(
+                "release of %r failed on leaving its block: %s", resource, error, extra=about(resource, error=error)
+            )

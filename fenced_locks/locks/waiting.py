@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from .. import clock
+from ..logs import about
 from ..scripts import load, source
 from ..wire import Listener, NotSent, ReplyLost
 from . import core
@@ -71,7 +72,7 @@ class Turns:
                 found = yield Listen(JOIN, self._keys, self._args(), timeout, self._target.wake, self._block_seconds())
             except NotSent as error:
                 # A server that has no connection left for us may still answer on those that we have.
-                _log.debug("waiting for %r: no connection to block on: %s", self._target.resource, error.__cause__)
+                self._log(logging.DEBUG, "no connection to block on: %s", error.__cause__)
                 found = None
                 break
             except ReplyLost as error:
@@ -104,12 +105,10 @@ class Turns:
             try:
                 yield from self._hear(listener, min(self._look_at, self._waiting.deadline or self._look_at) - now)
             except ReplyLost as error:
-                _log.warning("waiting for %r: joining again after %s", self._target.resource, error.__cause__)
+                self._log(logging.WARNING, "joining again after %s", error.__cause__)
                 return False
             except ResponseError as error:
-                _log.warning(
-                    "waiting for %r: polling, since the server refuses BLPOP: %s", self._target.resource, error
-                )
+                self._log(logging.WARNING, "polling, since the server refuses BLPOP: %s", error)
                 self._may_block = False
                 return False
             if self._call.ticket is not None:
@@ -153,7 +152,7 @@ class Turns:
     def _note(self, reply: list[Any]) -> None:
         if len(reply) > 2 and not self._warned:
             self._warned = True
-            _log.warning("waiting for %r: without a place in the queue: %s", self._target.resource, reply[2].decode())
+            self._log(logging.WARNING, "without a place in the queue: %s", reply[2].decode())
         busy = self._call.busy = core.refused(reply)
         seconds = self._waiting.probe_seconds
         if busy.remaining is not None:
@@ -172,4 +171,10 @@ class Turns:
         waited = now - self._waiting.started
         if waited >= core.NOTICE_SECONDS and not self._said:
             self._said = True
-            _log.info("waited %.1f s for %r so far: it %s", waited, self._target.resource, core.state(self._call.busy))
+            resource, busy = self._target.resource, self._call.busy
+            known = about(resource, waited=waited, owner_id=busy.owner_id, remaining=busy.remaining)
+            _log.info("waited %.1f s for %r so far: it %s", waited, resource, core.state(busy), extra=known)
+
+    def _log(self, level: int, what: str, error: object) -> None:
+        resource = self._target.resource
+        _log.log(level, f"waiting for %r: {what}", resource, error, extra=about(resource, error=error))

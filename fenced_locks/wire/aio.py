@@ -16,6 +16,7 @@ from weakref import finalize
 from ..loops import close_everywhere, of_this_loop
 from .aio_line import Line
 from .aio_listening import AsyncBlockedListener, AsyncListeners
+from .aio_own import AsyncOwnConnections
 from .base import Undo
 from .channels import maker
 from .clients import AsyncClientWire, call_in_one_turn
@@ -36,7 +37,7 @@ class AsyncLines:
 
     def __init__(self, pool: Any) -> None:
         self.server = server_of(pool)
-        self._make = maker(pool)
+        self._make, self._limit = maker(pool), int(pool.max_connections)
         finalize(pool, close_everywhere, self).atexit = False
 
     async def call(
@@ -60,18 +61,24 @@ class AsyncLines:
         listener = AsyncBlockedListener(listeners, channel)
         return listener, await listener.start(script, keys, args, ends - listeners.now(), wake, seconds)
 
+    @property
+    def connections(self) -> AsyncOwnConnections:
+        return of_this_loop(self, self._settle).connections
+
     def _settle(self, loop: asyncio.AbstractEventLoop) -> _Branch:
-        return _Branch(loop, self._make)
+        return _Branch(loop, self._make, self._limit)
 
 
 class _Branch:
     """What one pool has in one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any], limit: int) -> None:
         self.line = Line(loop, make)
         self.listeners = AsyncListeners(loop, make)
+        self.connections = AsyncOwnConnections(loop, make, limit)
 
     async def close(self) -> None:
+        await self.connections.close()
         await self.listeners.close()
         await self.line.close()
 

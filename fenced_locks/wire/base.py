@@ -89,10 +89,14 @@ class Wire(Protocol):
     Attributes:
         hides_retries: Whether a call may have been carried out more than once behind our back.
         server: What tells one server and database from another: two clients of one server are equal here.
+        connections: Where connections are borrowed by who needs one to itself; None for a client without one pool.
     """
 
     hides_retries: bool
     server: tuple[object, ...]
+
+    @property
+    def connections(self) -> Any: ...
 
     def call(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None
@@ -151,6 +155,9 @@ class AsyncWire(Protocol):
 
     hides_retries: bool
     server: tuple[object, ...]
+
+    @property
+    def connections(self) -> Any: ...
 
     async def call(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, undo: Undo | None = None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from redis.asyncio.connection import async_timeout  # type: ignore[attr-defined]
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,6 +38,7 @@ class Receiver(Protocol):
 
 
 E = TypeVar("E", bound=Exception)
+T = TypeVar("T")
 
 
 def caused(error: E, cause: BaseException | None) -> E:
@@ -157,28 +159,58 @@ def maker(pool: Any) -> Callable[[], Any]:
 
 async def open_channel(make: Callable[[], Any], seconds: float) -> Channel:
     """
-    Return a new channel, connected within so many seconds, or in the time that the settings allow if that is shorter.
+    Return a new channel, connected within so many seconds.
+
+    Raises:
+        As ``connect``.
+    """
+    connection = make()
+    await connect(connection, seconds)
+    return Channel(connection, asyncio.get_running_loop())
+
+
+async def connect(connection: Any, seconds: float) -> None:
+    """
+    Connect within so many seconds, or in the time that the settings allow if that is shorter.
 
     Raises:
         NotSent: The server cannot be reached.
         redis.exceptions.AuthenticationError, AuthorizationError, ResponseError: It does not want us.
     """
-    connection = make()
-    channel = None
+    is_connected = False
     try:
-        await asyncio.wait_for(connection.connect(), max(0.001, seconds))
-        if connection._writer.transport.is_closing() or connection._reader.at_eof():
+        await within(seconds, connection.connect())
+        if is_gone(connection):
             raise RedisConnectionError("closed by the server at once")
-        channel = Channel(connection, asyncio.get_running_loop())
-        return channel
+        is_connected = True
     except REFUSED_FOR_GOOD:
         raise
-    except asyncio.TimeoutError:
-        raise NotSent from RedisTimeoutError(f"no connection within {seconds:.3f} s")
     except UNREACHABLE as error:
         raise NotSent from named(error)
     finally:
-        if channel is None:
+        if not is_connected:
             # Half made, it might not have selected its database yet. A loop that is closed cannot close it any more.
             with suppress(RuntimeError):
                 connection._close()
+
+
+async def within(seconds: float, exchange: Awaitable[T]) -> T:
+    """
+    Return what comes of an exchange with the server.
+
+    Not by ``wait_for``, which before Python 3.12 loses a cancellation that comes in the moment when it is done.
+
+    Raises:
+        redis.exceptions.TimeoutError: It took longer; it was cancelled.
+    """
+    try:
+        async with async_timeout(max(0.001, seconds)):
+            return await exchange
+    except asyncio.TimeoutError:
+        raise RedisTimeoutError(f"no reply within {seconds:.3f} s") from None
+
+
+def is_gone(connection: Any) -> bool:
+    """Return whether a connection is closed, as far as anybody knows."""
+    writer = connection._writer
+    return writer is None or writer.transport.is_closing() or connection._reader.at_eof()

@@ -23,6 +23,7 @@ class ClientWire:
     """Through ``execute_command``, for clients without one pool, such as a cluster's; their waiters only probe."""
 
     hides_retries = True
+    connections = None
 
     def __init__(self, client: Any) -> None:
         self.server: tuple[object, ...] = (id(client),)
@@ -65,6 +66,7 @@ class AsyncClientWire:
     """Through ``execute_command``, for clients without one pool, such as a cluster's; their waiters only probe."""
 
     hides_retries = True
+    connections = None
 
     def __init__(self, client: Any) -> None:
         self.server: tuple[object, ...] = (id(client),)

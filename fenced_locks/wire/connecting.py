@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from ..logs import about
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 from .replies import Reader
 
@@ -80,7 +81,7 @@ def ready(connection: Any, ends: float) -> None:
     """Connect if need be; a connection that the server has closed, or that has data, cannot be trusted."""
     if connection._sock is not None:
         # One that was in use a moment ago is not looked at: should it be dead, the request is tried again.
-        if time.monotonic() - connection.fenced_locks_used < FRESH_SECONDS or not _readable(connection._sock):
+        if time.monotonic() - connection.fenced_locks_used < FRESH_SECONDS or not is_gone(connection):
             return
         connection.disconnect()
     try:
@@ -89,6 +90,11 @@ def ready(connection: Any, ends: float) -> None:
         raise
     except UNREACHABLE as error:
         raise NotSent from error
+
+
+def is_gone(connection: Any) -> bool:
+    """Return whether a connection on which nothing is due is closed, or has data and so cannot be trusted."""
+    return connection._sock is None or _readable(connection._sock)
 
 
 def _readable(sock: Any) -> bool:
@@ -189,6 +195,9 @@ def abandon(connection: Any, undo: Undo | None) -> None:
             connection._sock.settimeout(0.1)
             connection._sock.sendall(pack_eval(*undo))
     except OSError:
-        _log.debug("could not send an undo behind a request without reply", exc_info=True)
+        # Of each script that undoes something the first key is the lock's.
+        resource = None if undo is None else undo[1][0].decode(errors="backslashreplace")
+        what = "could not send an undo behind a request without reply"
+        _log.debug(what, exc_info=True, extra=about(resource))
     finally:
         connection.disconnect()

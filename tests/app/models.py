@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from fenced_locks.models import FencedModel, FencedQuerySet
+from fenced_locks.models import FencedManager, FencedModel, FencedQuerySet
 
 
 class Customer(models.Model):
@@ -79,6 +79,8 @@ class Parcel(FencedModel):
     objects: ClassVar[ParcelManager[Parcel]] = ParcelManager()
     as_manager = ParcelQuerySet.as_manager()
     open_ones = OpenParcelManager()
+    fenced = FencedManager()
+    fenced_from_queryset = FencedManager.from_queryset(ParcelQuerySet)()
 
     def __str__(self) -> str:
         return f"parcel {self.pk}"

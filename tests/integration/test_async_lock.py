@@ -256,6 +256,49 @@ def test_a_lease_that_is_gone_is_a_loss_and_told_once(in_loop, r):
     assert heard == [(signals.lease_acquired, lock), (signals.lease_lost, lock)]
 
 
+def test_a_lock_that_stayed_busy_is_told_of_and_a_receiver_that_fails_breaks_nothing(in_loop, r):
+    heard = []
+
+    async def receive(sender, **details):
+        heard.append((details["resource"], details["owner_id"]))
+
+    def fail(sender, **details):
+        raise ZeroDivisionError
+
+    async def work(client):
+        return await AsyncFencedLock(client, "order:1", timeout=10, blocking=False).acquire()
+
+    r.set("order:1", "somebody")
+    signals.lease_refused.connect(receive)
+    signals.lease_refused.connect(fail)
+    try:
+        assert in_loop(work) is False
+    finally:
+        signals.lease_refused.disconnect(receive)
+        signals.lease_refused.disconnect(fail)
+    assert heard == [("order:1", "somebody")]
+
+
+def test_signals_that_cannot_be_sent_break_nothing(in_loop, monkeypatch, caplog):
+    async def no_thread(sender, **details):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def receive(sender, **details):
+        raise AssertionError("not to be called")
+
+    async def work(client):
+        async with AsyncFencedLock(client, "order:1", timeout=10):
+            return True
+
+    monkeypatch.setattr(signals.lease_acquired, "asend_robust", no_thread)
+    signals.lease_acquired.connect(receive)
+    try:
+        assert in_loop(work)
+    finally:
+        signals.lease_acquired.disconnect(receive)
+    assert "could not send a signal" in caplog.text
+
+
 def test_a_lease_without_end_cannot_be_extended(in_loop):
     async def work(client):
         async with AsyncFencedLock(client, "order:1") as lock:

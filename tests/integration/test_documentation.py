@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import pytest
 from django.test import override_settings
 
 import fenced_locks
-from fenced_locks import checks, exceptions
+from fenced_locks import checks, exceptions, logs
 from fenced_locks.conf import Conf, conf
 from tests import docs_runner
+from tests.helpers import wait_until
 
 README = docs_runner.ROOT / "README.md"
 REFERENCE = docs_runner.PAGES / "reference"
@@ -29,34 +29,14 @@ def prose(page: Path) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("|")]
 
 
-@pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Path:
-    """The project that the tutorial sets up."""
-    folder = tmp_path_factory.mktemp("shop")
-    run_in_process(folder, redis_url)
-    return folder
-
-
-def run_in_process(folder: Path, redis_url: str, *page: str) -> None:
-    """Run a page in a process of its own: it has its own settings and models."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs_runner", *page],
-        cwd=folder,
-        env=docs_runner.environment(folder, redis_url),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("page", PAGES_WITH_BLOCKS, ids=lambda page: page.stem)
 def test_every_block_does_what_its_page_says(page: Path, tmp_path: Path, redis_url: str, shop: Path) -> None:
+    if missing := docs_runner.missing_modules(page):
+        pytest.skip(f"without {', '.join(missing)}; what is not Django's own comes with the extra 'recipes'")
     if page != docs_runner.TUTORIAL:
         shutil.copytree(shop, tmp_path, dirs_exist_ok=True)
-    run_in_process(tmp_path, redis_url, str(page))
+    docs_runner.run_in_process(tmp_path, redis_url, page)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +65,25 @@ def test_only_blocks_with_a_reason_are_left_out() -> None:
     assert {block.language for block in excused} <= {"bash", "text"}, excused
 
 
+def test_a_page_is_left_out_only_for_want_of_what_the_recipes_need(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- needs: json, no_such_module, django.no_such_module -->\n")
+    assert docs_runner.missing_modules(page) == ["no_such_module", "django.no_such_module"]
+    needed = {name for page in ALL_PAGES for name in docs_runner.needed_modules(page)}
+    assert needed == {"celery", "django.tasks", "redis_lock", "rest_framework"}
+
+
+def test_what_runs_in_a_terminal_of_its_own_ends_with_its_page(tmp_path: Path) -> None:
+    (block,) = docs_runner.blocks(README, '```console title="Worker"\n$ sh -c "echo $$; exec sleep 60"\n```\n')
+    log = tmp_path / "Worker.log"
+    with docs_runner.Session(tmp_path) as session:
+        session.run(block)
+        pid = int(wait_until(lambda: log.exists() and log.read_text()))
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_no_fence_is_overlooked() -> None:
     for page in ALL_PAGES:
         fences = re.findall(r"^ *```", page.read_text(), flags=re.MULTILINE)
@@ -100,7 +99,8 @@ def test_readme_is_short_and_has_each_command_once_on_a_line() -> None:
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_one_sentence_per_line(page: Path) -> None:
-    assert [line for line in prose(page) if re.search(r"[a-z0-9)`*_]\. [A-Z`*_]", line)] == []
+    lines = [re.sub(r"^ *\d\. ", "", line) for line in prose(page)]
+    assert [line for line in lines if re.search(r"[a-z0-9)`*_]\. [A-Z`*_]", line)] == []
 
 
 def test_settings_table_is_that_of_the_code() -> None:
@@ -114,9 +114,22 @@ def test_settings_table_is_that_of_the_code() -> None:
 
 
 def test_each_system_check_has_a_heading() -> None:
-    in_code = set(re.findall(r"fenced_locks\.[EW]\d{3}", Path(checks.__file__).read_text()))
+    modules = Path(checks.__file__).parent.glob("*.py")
+    in_code = {found for module in modules for found in re.findall(r"id=\"(fenced_locks\.\w+)", module.read_text())}
     page = (REFERENCE / "checks.md").read_text()
-    assert re.findall(r"^### `(fenced_locks\.[EW]\d{3})`", page, re.MULTILINE) == sorted(in_code)
+    assert re.findall(r"^### `(fenced_locks\.\w+)`", page, re.MULTILINE) == sorted(in_code, key=lambda name: name[-3:])
+
+
+def test_log_records_are_those_of_the_code() -> None:
+    page = (REFERENCE / "logging.md").read_text()
+    assert re.findall(r"^\| `(fence_\w+)` \|", page, re.MULTILINE) == list(logs.KEYS)
+    package = Path(fenced_locks.__file__).parent
+    loggers = {
+        ".".join(("fenced_locks", *path.relative_to(package).with_suffix("").parts))
+        for path in package.rglob("*.py")
+        if "logging.getLogger(__name__)" in path.read_text()
+    }
+    assert set(re.findall(r"^\| `(fenced_locks\.[\w.]+)` \|", page, re.MULTILINE)) == loggers
 
 
 def test_error_tree_has_every_error() -> None:

@@ -127,7 +127,7 @@ def test_expressions_are_values_too(using, order):
 def test_related_managers_proxies_and_own_managers_have_it(using, order):
     assert order.customer.orders.using(using).fenced_update(5, status="five") == 1
     assert OrderProxy.objects.using(using).filter(customer__name="Ada").fenced_update(6, status="six") == 1
-    for manager in (Parcel.objects, Parcel.as_manager, Parcel.open_ones):
+    for manager in (Parcel.objects, Parcel.as_manager, Parcel.open_ones, Parcel.fenced, Parcel.fenced_from_queryset):
         parcel = Parcel.objects.using(using).create()
         assert manager.using(using).filter(pk=parcel.pk).fenced_update(5, status="arrived") == 1
         assert manager.using(using).filter(pk=parcel.pk).fenced_update(4, status="stale") == 0

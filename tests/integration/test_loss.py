@@ -1,5 +1,6 @@
 """A holder learns that its lease is lost, and whoever listens hears of what becomes of leases."""
 
+import logging
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ import redis
 from fenced_locks import FencedLock, LeaseLost, NotHeld, fenced_lock, signals
 from tests.helpers import run_threads
 
-SIGNALS = ("lease_acquired", "lease_renewed", "lease_released", "lease_lost")
+SIGNALS = ("lease_acquired", "lease_renewed", "lease_released", "lease_lost", "lease_refused")
 
 
 @pytest.fixture
@@ -134,6 +135,36 @@ def test_the_time_waited_for_a_lease_is_told(r, heard):
     assert 0.2 < heard[0][1]["waited"] < 5
 
 
+@pytest.mark.parametrize("wait", [{"blocking": False}, {"blocking_timeout": 0.2}])
+def test_a_lock_that_stayed_busy_is_told_of_with_who_has_it(r, heard, wait):
+    r.set("order:1", "somebody", px=60_000)
+    lock = FencedLock(r, "order:1", timeout=10, **wait)
+    assert not lock.acquire()
+    ((name, details),) = heard
+    assert (name, details["resource"], details["lock"]) == ("lease_refused", "order:1", lock)
+    assert details["owner_id"] == "somebody"
+    assert 50 < details["remaining"] <= 60
+    assert wait.get("blocking_timeout", 0) <= details["waited"] < 5
+
+
+def test_what_becomes_of_leases_is_logged_with_values(r, caplog):
+    caplog.set_level(logging.DEBUG, "fenced_locks")
+    with FencedLock(r, "order:1", timeout=10) as lock:
+        token, owner = lock.fence_token, lock.owner_id
+        assert not FencedLock(r, "order:1", blocking=False).acquire()
+    lock.acquire()
+    r.delete("order:1")
+    with pytest.raises(LeaseLost):
+        lock.release()
+    taken, busy, given_back, again, lost = caplog.records
+    assert {record.fence_resource for record in caplog.records} == {"order:1"}
+    assert {(record.fence_token, record.fence_owner_id) for record in (taken, given_back)} == {(token, owner)}
+    assert busy.fence_owner_id == owner
+    assert 0 <= taken.fence_waited <= given_back.fence_held < 5
+    assert (lost.levelname, lost.fence_token) == ("INFO", again.fence_token)
+    assert {record.levelname for record in (taken, busy, given_back, again)} == {"DEBUG"}
+
+
 def test_a_loss_is_told_once_however_often_it_is_found(r, heard):
     lock = FencedLock(r, "order:1", timeout=10)
     lock.acquire()
@@ -165,6 +196,8 @@ def test_a_receiver_that_fails_breaks_nothing(r, name, caplog):
         lock.acquire()
         if name == "lease_renewed":
             assert called.wait(5)
+        if name == "lease_refused":
+            assert not FencedLock(r, "order:1", blocking=False).acquire()
         if name == "lease_lost":
             r.delete("order:1")
             assert lock.lost.wait(5)

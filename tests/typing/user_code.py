@@ -1,4 +1,4 @@
-"""What users write, checked by mypy strict with django-stubs; never run."""
+"""What users write, checked by mypy strict with django-stubs, and by pyright; never run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import redis
+import redis.asyncio
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from fenced_locks import FencedLock, LockNotAcquired, StaleToken, afenced_lock, fenced_lock, with_fenced_lock
+from fenced_locks import (
+    AsyncFencedLock,
+    AsyncFencedRequest,
+    FencedLock,
+    FencedRequest,
+    LockNotAcquired,
+    StaleToken,
+    afenced_lock,
+    fenced_lock,
+    with_fenced_lock,
+)
 from fenced_locks.issuers import ClockIssuer, DatabaseIssuer, ExternalIssuer
 from fenced_locks.reentrant import AsyncReentrantLock, ReentrantLock
 from fenced_locks.several import AsyncReentrantLocks, ReentrantLocks
@@ -35,10 +46,28 @@ def ship(id: int, *, fence_token: int) -> int:
 changed: int = ship(7)
 
 
+@with_fenced_lock("order:<id>")
+def cancel(request: FencedRequest, id: int) -> HttpResponse:
+    lock: FencedLock = request.fenced_lock
+    token: int = request.fence_tokens[f"order:{id}"]
+    assert token == request.fence_token
+    lock.ensure_held()
+    changed = Order.objects.filter(pk=id).fenced_update(request.fence_token, status="cancelled")
+    return HttpResponse(f"{changed} by {request.user}")
+
+
+@with_fenced_lock("order:<id>")
+async def acancel(request: AsyncFencedRequest, id: int) -> HttpResponse:
+    lock: AsyncFencedLock = request.fenced_lock
+    await lock.ensure_held()
+    return HttpResponse(await Order.objects.filter(pk=id).afenced_update(request.fence_token, status="cancelled"))
+
+
 @method_decorator(with_fenced_lock("order:<id>"), name="dispatch")
 class Confirm(View):
-    def post(self, request: HttpRequest, id: int) -> HttpResponse:
-        return HttpResponse("done")
+    def post(self, request: FencedRequest, id: int) -> HttpResponse:
+        Order.objects.filter(pk=id).fenced_update(request.fence_token, status="confirmed")
+        return HttpResponse(request.fenced_lock.name)
 
 
 def plain(client: redis.Redis) -> int | None:
@@ -121,3 +150,22 @@ async def several_async() -> int:
         await locks.ensure_held()
         await locks.lost.wait()
         return locks.fence_tokens["zone:9"]
+
+
+def take_one(pipe: redis.client.Pipeline) -> int:
+    pipe.multi()
+    pipe.decr("left")
+    return 1
+
+
+async def look(pipe: redis.asyncio.client.Pipeline) -> None:
+    await pipe.watch("more")
+
+
+def transactions(lock: FencedLock) -> None:
+    lock.transaction(take_one, "left", b"more", timeout=timedelta(seconds=2), value_from_callable=True)
+    lock.transaction(lambda pipe: pipe.multi(), timeout=None, watch_delay=0.1)
+
+
+async def async_transactions(lock: AsyncFencedLock) -> None:
+    await lock.transaction(look, "left")

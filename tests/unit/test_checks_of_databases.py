@@ -5,14 +5,15 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import run_checks
 
-from fenced_locks import checks
+from fenced_locks.checks import TAG
+from fenced_locks.checks.settings import check_found_rows
 
 FOUND_ROWS, IGNORE_SPACE = 2, 256
 
 
 def warned(monkeypatch, **database):
     monkeypatch.setitem(settings.DATABASES, "other", {"ENGINE": "django.db.backends.mysql", **database})
-    return [message.id for message in checks.check_found_rows(apps.get_app_configs())]
+    return [message.id for message in check_found_rows(apps.get_app_configs())]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,6 @@ def test_flags_without_found_rows_are_warned_of(monkeypatch, engine, flags):
 def test_it_is_registered(monkeypatch):
     entry = {"ENGINE": "django.db.backends.mysql", "OPTIONS": {"client_flag": 0}}
     monkeypatch.setitem(settings.DATABASES, "other", entry)
-    (warning,) = run_checks(tags=[checks.TAG])
+    (warning,) = [found for found in run_checks(tags=[TAG]) if found.id == "fenced_locks.W004"]
     assert "DATABASES['other']" in warning.msg
     assert "FOUND_ROWS" in warning.hint

@@ -9,7 +9,7 @@ from fenced_locks.conf import conf
 
 def found(settings, **given):
     settings.FENCED_LOCKS = given
-    return [message for message in run_checks(tags=["fenced_locks"]) if message.id.startswith("fenced_locks.")]
+    return [message for message in run_checks(tags=["fenced_locks"]) if message.id.startswith("fenced_locks.E")]
 
 
 def test_defaults(settings):
@@ -86,6 +86,30 @@ def test_a_broken_alias_is_an_error_and_no_traceback(settings, broken):
     settings.CACHES = {**settings.CACHES, "broken": broken}
     (error,) = found(settings, USING="broken")
     assert error.id == "fenced_locks.E002"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"CLIENT_CLASS": "django_redis.client.ShardClient"}, "ShardClient has no single server"),
+        ({"REDIS_CLIENT_CLASS": "redis.asyncio.Redis"}, "redis.asyncio.client.Redis does not block"),
+        ({"REDIS_CLIENT_CLASS": "redis.cluster.RedisCluster"}, "RedisCluster requires at least one node"),
+    ],
+)
+def test_a_client_class_that_cannot_keep_locks_is_an_error(settings, options, reason):
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "odd": cache}
+    (error,) = found(settings, USING="odd")
+    assert error.id == "fenced_locks.E005"
+    assert reason in error.msg
+
+
+@pytest.mark.parametrize("client", ["DefaultClient", "HerdClient"])
+def test_other_client_classes_are_fine(settings, client):
+    options = {"CLIENT_CLASS": f"django_redis.client.{client}"}
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "fine": cache}
+    assert found(settings, USING="fine") == []
 
 
 @pytest.mark.parametrize("prefix", ["fence:", "a}b"])

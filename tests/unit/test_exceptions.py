@@ -12,6 +12,8 @@ BASES = {
     errors.LeaseHasNoEnd: redis.exceptions.LockError,
     errors.LeaseLost: redis.exceptions.LockNotOwnedError,
     errors.OutcomeUnknown: redis.exceptions.ConnectionError,
+    errors.TransactionConflict: redis.exceptions.WatchError,
+    errors.InvalidTransaction: redis.exceptions.RedisError,
     errors.StaleToken: Exception,
     errors.IssuerError: Exception,
 }

@@ -1,24 +1,24 @@
-"""System checks, one function per concern. An id is never used for anything else."""
+"""Checks that look at settings and ask no server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Info
+from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from redis.exceptions import RedisClusterException, RedisError
 
-from .conf import conf
-from .connections import get_client
-from .guards import missing_guards, promised_guards
-from .shortcuts import configured_issuer
-from .triggers import can_guard
+from ..conf import conf
+from ..connections import UnsuitableClient, get_client
+from ..shortcuts import configured_issuer
 
-TAG = "fenced_locks"
+if TYPE_CHECKING:
+    from redis import Redis
 
 # MySQLdb.constants.CLIENT.FOUND_ROWS: no driver is needed to look at settings.
 _FOUND_ROWS = 2
@@ -33,12 +33,41 @@ def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     """The cache alias must exist and have a Redis client (fenced_locks.E002); no server is asked."""
     if any(conf.problems()):
         return []
+    client = client_or_reason()
+    if not isinstance(client, ImproperlyConfigured) or isinstance(client, UnsuitableClient):
+        return []
+    hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
+    return [Error(f"{str(client).rstrip('.')}.", hint=hint, id="fenced_locks.E002")]
+
+
+def check_client(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """The client class of the cache alias must be able to keep locks (fenced_locks.E005); no server is asked."""
+    if any(conf.problems()):
+        return []
+    client = client_or_reason()
+    if isinstance(client, RedisClusterException):
+        reason = f"cache alias {conf.USING!r} cannot keep locks: its client cannot be made: {client}".splitlines()[0]
+    elif isinstance(client, UnsuitableClient):
+        reason = str(client)
+    elif not isinstance(client, Exception) and iscoroutinefunction(client.execute_command):
+        kind = f"{type(client).__module__}.{type(client).__qualname__}"
+        reason = f"cache alias {conf.USING!r} cannot keep locks: its client {kind} does not block"
+    else:
+        return []
+    hint = (
+        "Leave CLIENT_CLASS and REDIS_CLIENT_CLASS out of its OPTIONS, or give the locks an alias of their own. Async "
+        "locks have an async client made for them."
+    )
+    return [Error(f"{reason.rstrip('.')}.", hint=hint, id="fenced_locks.E005")]
+
+
+def client_or_reason(using: str | None = None) -> Redis | Exception:
+    """Return the client of an alias, that of the locks if none is named, or why there is none."""
     try:
-        get_client()
-    except ImproperlyConfigured as error:
-        hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
-        return [Error(f"{error}.", hint=hint, id="fenced_locks.E002")]
-    return []
+        # Some kinds connect when they are made.
+        return get_client(using)
+    except (ImproperlyConfigured, RedisError, RedisClusterException) as error:
+        return error
 
 
 def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -54,44 +83,6 @@ def check_issuer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
         )
         return [Error(f"{error}.", hint=hint, id="fenced_locks.E003")]
     return []
-
-
-def check_guards(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
-    """
-    Each fence guard that the applied migrations promise must be in the database (fenced_locks.W010).
-
-    Only where databases are named, by ``check --database`` and ``migrate``: they are asked.
-    """
-    return [
-        CheckWarning(
-            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}', which the migrations promise, is "
-            f"missing in database '{alias}', or is another one.",
-            hint=f"Put it back with 'manage.py migrate --database {alias}'.",
-            id="fenced_locks.W010",
-        )
-        for alias in databases or ()
-        for trigger in missing_guards(connections[alias])
-    ]
-
-
-def check_strict_guards(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
-    """A strict guard excludes writes with ``repeatable=True`` (fenced_locks.I011); asked where databases are named."""
-    return [
-        Info(
-            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}' of database '{alias}' is strict: writes "
-            "with repeatable=True are refused there.",
-            hint="Use AddFenceGuard without strict=True if a holder writes a row more than once.",
-            id="fenced_locks.I011",
-        )
-        for alias in databases or ()
-        if can_guard(connections[alias])
-        for trigger in promised_guards(connections[alias])
-        if trigger.strict
-    ]
 
 
 def check_found_rows(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:

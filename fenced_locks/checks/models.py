@@ -1,0 +1,69 @@
+"""Checks of fenced models, and of the guards of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, Info
+from django.core.checks import Warning as CheckWarning
+from django.db import connections
+
+from ..guards import missing_guards, promised_guards
+from ..models import FencedModel
+from ..triggers import can_guard
+
+
+def check_managers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """The default manager of a fenced model must have fenced writes (fenced_locks.W006)."""
+    return [
+        CheckWarning(
+            f"The default manager {model._default_manager.name!r} of this fenced model has no fenced writes, such as "
+            "fenced_update().",
+            hint="Make it with FencedQuerySet.as_manager(), or from models.Manager.from_queryset(FencedQuerySet).",
+            obj=model,
+            id="fenced_locks.W006",
+        )
+        for config in (apps.get_app_configs() if app_configs is None else app_configs)
+        for model in config.get_models()
+        if issubclass(model, FencedModel) and not hasattr(model._default_manager, "fenced_update")
+    ]
+
+
+def check_guards(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """
+    Each fence guard that the applied migrations promise must be in the database (fenced_locks.W010).
+
+    Only where databases are named, by ``check --database`` and ``migrate``: they are asked.
+    """
+    return [
+        CheckWarning(
+            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}', which the migrations promise, is "
+            f"missing in database '{alias}', or is another one.",
+            hint=f"Put it back with 'manage.py migrate --database {alias}'.",
+            id="fenced_locks.W010",
+        )
+        for alias in databases or ()
+        for trigger in missing_guards(connections[alias])
+    ]
+
+
+def check_strict_guards(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """A strict guard excludes writes with ``repeatable=True`` (fenced_locks.I011); asked where databases are named."""
+    return [
+        Info(
+            f"The fence guard '{trigger.name}' on table '{trigger.bare_table}' of database '{alias}' is strict: writes "
+            "with repeatable=True are refused there.",
+            hint="Use AddFenceGuard without strict=True if a holder writes a row more than once.",
+            id="fenced_locks.I011",
+        )
+        for alias in databases or ()
+        if can_guard(connections[alias])
+        for trigger in promised_guards(connections[alias])
+        if trigger.strict
+    ]
