@@ -25,6 +25,7 @@ class FencedLocksConfig(AppConfig):
             settings.check_issuer,
             settings.check_found_rows,
             models.check_managers,
+            models.check_registered,
             servers.check_servers_when_named,
         ):
             register(check, TAG)

@@ -42,6 +42,12 @@ def _flag(key: str, value: object) -> bool:
     return value
 
 
+def _models(key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{key} must be a dict like {{'shop.Order': 'order:<pk>'}}, not {value!r}")
+    return {_text(f"name of a model in {key}", model): _text(f"{key}[{model!r}]", value[model]) for model in value}
+
+
 def _as_is(key: str, value: object) -> object:
     return value
 
@@ -56,6 +62,7 @@ _KEYS: dict[str, tuple[object, Callable[[str, object], Any]]] = {
     "COUNTER_RETENTION": (timedelta(days=7), to_seconds),
     "RENEW": (False, _flag),
     "MAX_HOLD": (None, to_seconds_or_none),
+    "MODELS": ({}, _models),
 }
 
 
@@ -72,6 +79,7 @@ class Conf:
         COUNTER_RETENTION: How long an idle counter of the issuer ``clock`` is kept, in seconds.
         RENEW: Whether leases are renewed until they are given back.
         MAX_HOLD: After how many seconds a lease is renewed no more; None for without limit.
+        MODELS: Which rows carry the tokens of a resource: names of models, and templates of resources.
     """
 
     USING: str
@@ -82,6 +90,7 @@ class Conf:
     COUNTER_RETENTION: float
     RENEW: bool
     MAX_HOLD: float | None
+    MODELS: dict[str, str]
 
     def __init__(self) -> None:
         # What is put before every prefix, whatever the settings say: a test's own name, by which it is told apart.

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from . import globs
 from .keys import COUNTER_PREFIX, counter_key, lock_name
+from .locks.core import HANDED_OVER, is_ticket
+from .reading_line import Line, command, packed
 
-_REPLY_TIMEOUT = 10.0
 # What PTTL replies where there is no key.
 _EXPIRED = -2
 _OPEN, _, _CLOSE = counter_key("name").partition("name")
@@ -32,12 +31,12 @@ class Lease(NamedTuple):
 
     Attributes:
         remaining: Seconds left; None without end.
-        owner: Value of the lock key; None if it cannot be read.
-        note: What is wrong with the lock key; empty if nothing is.
+        owner: Value of the lock key; None if it cannot be read or names no owner.
+        note: What is to be said of the lock key; empty if nothing is.
     """
 
     remaining: float | None
-    owner: str | None
+    owner: bytes | None
     note: str = ""
 
 
@@ -46,12 +45,14 @@ class RawPage(NamedTuple):
     What the server said of one page of counters, in columns.
 
     Attributes:
-        resources: Names of the resources.
+        names: The lock keys.
+        resources: Names of the resources, as they are shown.
         stored: Values of the counters; None for those of another type and those that are gone by now.
         leases: The leases among them, by place.
         kinds: Types of the counters without a value, by place; ``none`` for those that are gone.
     """
 
+    names: list[bytes]
     resources: list[str]
     stored: list[bytes | None]
     leases: dict[int, Lease]
@@ -60,6 +61,7 @@ class RawPage(NamedTuple):
     def only(self, places: Sequence[int]) -> RawPage:
         """Return a page of some of the counters."""
         return RawPage(
+            [self.names[at] for at in places],
             [self.resources[at] for at in places],
             [self.stored[at] for at in places],
             {new: self.leases[old] for new, old in enumerate(places) if old in self.leases},
@@ -67,13 +69,15 @@ class RawPage(NamedTuple):
         )
 
 
-class _Keys(NamedTuple):
+class Keys(NamedTuple):
+    """What is asked for, in columns: names as they are shown, counter keys, lock keys."""
+
     resources: list[str]
     counters: list[bytes]
     locks: list[bytes]
 
 
-_NO_KEYS = _Keys([], [], [])
+_NO_KEYS = Keys([], [], [])
 
 
 class Query:
@@ -85,46 +89,45 @@ class Query:
         pattern: Redis glob over resource names; None for all.
         page_size: How many keys the server looks at for one page.
 
+    Attributes:
+        literal: The one resource that the pattern names; None if it may match others.
+
     Raises:
         ValueError: The pattern is malformed.
     """
 
     def __init__(self, prefix: str, pattern: str | None, page_size: int) -> None:
         self._glob = None if pattern is None else globs.compile_glob(pattern)
-        literal = None if pattern is None else globs.literal(pattern)
-        self._only = None if literal is None else _encode(counter_key(prefix + literal))
+        self.literal = None if pattern is None else globs.literal(pattern)
+        self._only = None if self.literal is None else _encode(counter_key(prefix + self.literal))
         self._prefix = _encode(prefix)
         # Most names stand in braces of ours, those with a hash tag of their own do not: ask for more, and look here.
         match = _encode(f"{COUNTER_PREFIX}*{globs.escape(prefix)}{pattern or ''}*")
         self._options = (b"MATCH", match, b"COUNT", b"%d" % page_size)
 
-    def start(self) -> tuple[_Keys, bytes | None]:
+    def start(self) -> tuple[Keys, bytes | None]:
         """Return the keys to begin with, and the cursor of the first SCAN: a single name needs none."""
         return (_NO_KEYS, b"0") if self._only is None else (self._keys([self._only]), None)
 
-    def follow(self, cursor: bytes, batch: list[bytes]) -> tuple[_Keys, bytes | None]:
+    def follow(self, cursor: bytes, batch: list[bytes]) -> tuple[Keys, bytes | None]:
         """Return what the reply of a SCAN leads to."""
         # It may name a key twice.
         return self._keys(list(dict.fromkeys(batch))), None if cursor == b"0" else cursor
 
-    def commands(self, keys: _Keys, cursor: bytes | None) -> list[bytes]:
+    def commands(self, keys: Keys, cursor: bytes | None) -> list[bytes]:
         """Return the commands that read these keys and move the cursor on; none at the end."""
-        commands: list[bytes] = []
-        if keys.counters:
-            counters, locks, number = _packed(keys.counters), _packed(keys.locks), len(keys.counters)
-            # One MGET, so that a token and an owner belong together.
-            commands += [_command(b"MGET", 2 * number, counters + locks), _command(b"EXISTS", number, locks)]
+        commands = _commands(keys) if keys.counters else []
         if cursor:
-            commands.append(_command(b"SCAN", 5, _packed([cursor, *self._options])))
+            commands.append(command(b"SCAN", 5, packed([cursor, *self._options])))
         return commands
 
-    def _keys(self, counters: list[bytes]) -> _Keys:
+    def _keys(self, counters: list[bytes]) -> Keys:
         locks = _lock_names(counters)
         if self._glob or self._prefix or None in locks:
             pairs = [(counter, name) for counter, name in zip(counters, locks, strict=True) if self._wants(name)]
             counters, locks = [counter for counter, _ in pairs], [name for _, name in pairs]
         names = [name for name in locks if name]
-        return _Keys(_texts(names, len(self._prefix)), counters, names)
+        return Keys(_texts(names, len(self._prefix)), counters, names)
 
     def _wants(self, name: bytes | None) -> bool:
         if name is None or name == self._prefix or not name.startswith(self._prefix):
@@ -134,7 +137,7 @@ class Query:
 
 def scan(client: redis.Redis, query: Query) -> Iterator[RawPage]:
     """Yield the pages that are not empty, on a connection of its own beside the client's pool."""
-    with closing(_Line(client.connection_pool)) as line:
+    with closing(Line(client.connection_pool)) as line:
         keys, cursor = query.start()
         page = None
         while commands := query.commands(keys, cursor):
@@ -148,71 +151,40 @@ def scan(client: redis.Redis, query: Query) -> Iterator[RawPage]:
             yield page
 
 
-class _Line:
-    """A connection that is made as the pool makes its own, but alone, to be sent to ahead of time."""
-
-    def __init__(self, pool: Any) -> None:
-        self._connection = pool.connection_class(**pool.connection_kwargs)
-        # A server that is down or mute is to be reported, not waited for.
-        self._connection.retry = Retry(NoBackoff(), 0)
-        for name in ("socket_timeout", "socket_connect_timeout"):
-            setattr(self._connection, name, getattr(self._connection, name, None) or _REPLY_TIMEOUT)
-        self._sent: tuple[bytes, ...] = ()
-
-    def send(self, *commands: bytes) -> None:
-        self._sent = commands
-        try:
-            self._transmit()
-        except redis.ConnectionError:
-            self._transmit_again()
-
-    def replies(self) -> list[Any]:
-        """Return the replies to what was sent last, undecoded: names and owners may be any bytes."""
-        try:
-            return self._receive()
-        except redis.ConnectionError:
-            self._transmit_again()
-            return self._receive()
-
-    def _transmit(self) -> None:
-        self._connection.send_packed_command([b"".join(self._sent)])
-
-    def _transmit_again(self) -> None:
-        # A server may close what is idle while somebody studies the page before. All commands only read.
-        self.close()
-        self._transmit()
-
-    def _receive(self) -> list[Any]:
-        return [self._connection.read_response(disable_decoding=True) for _ in self._sent]
-
-    def ask(self, command: bytes, keys: Sequence[bytes]) -> list[Any]:
-        """Return the replies to one command per key."""
-        if not keys:
-            return []
-        self.send(*[_command(command, 1, _packed([key])) for key in keys])
-        return self.replies()
-
-    def close(self) -> None:
-        self._connection.disconnect()
+def follow(line: Line, query: Query, cursor: bytes) -> tuple[RawPage, bytes | None]:
+    """Return what one SCAN from this cursor finds, and the cursor to go on from; None at the end."""
+    line.send(*query.commands(_NO_KEYS, cursor))
+    keys, following = query.follow(*line.replies()[0])
+    return read(line, keys), following
 
 
-def _packed(arguments: Sequence[bytes]) -> bytes:
-    # redis-py packs a command at two to six times the price, and the lock keys go out twice.
-    return b"".join([b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments])
+def read(line: Line, keys: Keys) -> RawPage:
+    """Return what the server has under these keys."""
+    if not keys.counters:
+        return RawPage([], [], [], {}, {})
+    line.send(*_commands(keys))
+    return _read(line, keys, *line.replies())
 
 
-def _command(name: bytes, number: int, packed: bytes) -> bytes:
-    """Return a command and its packed arguments in the form in which Redis reads it (RESP)."""
-    return b"*%d\r\n%b%b" % (number + 1, _packed([name]), packed)
+def keys_of(names: Sequence[bytes], prefix: str) -> Keys:
+    """Return the keys of locks that are known by name; all have this prefix."""
+    counters = [_encode(counter_key(name.decode("utf-8", "surrogateescape"))) for name in names]
+    return Keys(_texts(list(names), len(_encode(prefix))), counters, list(names))
 
 
-def _read(line: _Line, keys: _Keys, values: list[bytes | None], existing: int) -> RawPage:
+def _commands(keys: Keys) -> list[bytes]:
+    counters, locks, number = packed(keys.counters), packed(keys.locks), len(keys.counters)
+    # One MGET, so that a token and an owner belong together.
+    return [command(b"MGET", 2 * number, counters + locks), command(b"EXISTS", number, locks)]
+
+
+def _read(line: Line, keys: Keys, values: list[bytes | None], existing: int) -> RawPage:
     stored, owners = values[: len(keys.counters)], values[len(keys.counters) :]
     leases = _leases(line, keys.locks, owners, existing)
-    return RawPage(keys.resources, stored, leases, _kinds(line, keys.counters, stored))
+    return RawPage(keys.locks, keys.resources, stored, leases, _kinds(line, keys.counters, stored))
 
 
-def _leases(line: _Line, locks: list[bytes], owners: list[bytes | None], existing: int) -> dict[int, Lease]:
+def _leases(line: Line, locks: list[bytes], owners: list[bytes | None], existing: int) -> dict[int, Lease]:
     taken = {at: "string" for at, owner in enumerate(owners) if owner is not None} if existing else {}
     if existing != len(taken):
         # MGET returns None for a key of another type too. Such a key keeps the resource locked just as well.
@@ -229,10 +201,11 @@ def _lease(owner: bytes | None, kind: str, end_ms: int) -> Lease:
     remaining = None if end_ms < 0 else end_ms / 1000
     if owner is None:
         return Lease(remaining, None, f"lock key is a {kind}")
-    return Lease(remaining, show(owner))
+    # A ticket is for the waiter alone: whoever knows it may take the lock.
+    return Lease(remaining, None, HANDED_OVER) if is_ticket(owner) else Lease(remaining, owner)
 
 
-def _kinds(line: _Line, keys: list[bytes], values: list[bytes | None]) -> dict[int, str]:
+def _kinds(line: Line, keys: list[bytes], values: list[bytes | None]) -> dict[int, str]:
     """Return the types of the keys without a value, by their place."""
     places = [at for at, value in enumerate(values) if value is None] if None in values else []
     kinds = line.ask(b"TYPE", [keys[at] for at in places])

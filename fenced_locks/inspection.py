@@ -30,9 +30,9 @@ class ResourceStatus:
         token: The last fence token; None if the counter holds no number.
         held: Whether the resource is taken now.
         remaining: What is left of the lease, in seconds; None if it is free or has a lease without end.
-        owner: Value of the lock key; None if there is none to read.
+        owner: Value of the lock key; None if it is free, or names no owner.
         issued_at: When the token was issued, where the issuer can tell.
-        note: What is wrong with the keys; empty if nothing is.
+        note: What is to be said of the keys, as that a waiter is about to take the lock; mostly empty.
     """
 
     resource: str
@@ -98,13 +98,14 @@ def read_pages(
         redis.exceptions.RedisError: From the iterator: the server cannot be read.
     """
     raw_pages = scan(client, Query(prefix, pattern, page_size))
-    return (_page(raw, issuer or Issuer(), held) for raw in raw_pages)
+    return (page_of(raw, issuer or Issuer(), held=held) for raw in raw_pages)
 
 
-def _page(raw: RawPage, issuer: Issuer, only_held: bool) -> Page:
+def page_of(raw: RawPage, issuer: Issuer, *, held: bool = False) -> Page:
+    """Return what is shown of a page, without the counters that are gone; only what is held, if so asked."""
     gone = {at for at, kind in raw.kinds.items() if kind == "none"}
     counters = len(raw.stored) - len(gone)
-    if only_held:
+    if held:
         raw = raw.only(sorted(raw.leases.keys() - gone))
     elif gone:
         raw = raw.only([at for at in range(len(raw.stored)) if at not in gone])
@@ -113,7 +114,8 @@ def _page(raw: RawPage, issuer: Issuer, only_held: bool) -> Page:
     page = _free(counters, raw.resources, tokens, dates)
     for at, lease in raw.leases.items():
         page.held[at] = True
-        page.remaining[at], page.owners[at], page.notes[at] = lease
+        page.remaining[at], page.notes[at] = lease.remaining, lease.note
+        page.owners[at] = None if lease.owner is None else show(lease.owner)
     for at, token in enumerate(tokens):
         if token is None or token > _MAX_TOKEN:
             page.notes[at] = "; ".join(filter(None, (_fault(raw, at), page.notes[at])))
@@ -128,7 +130,7 @@ def _free(counters: int, resources: list[str], tokens: list[int | None], dates: 
 def _fault(raw: RawPage, at: int) -> str:
     value = raw.stored[at]
     if value is None:
-        return f"counter is a {raw.kinds[at]}"
+        return f"counter is a {raw.kinds[at]}" if at in raw.kinds else ""
     if _token(value) is None:
         return f"counter is no number: {show(value[:40])!r}"
     return "counter is beyond 2**53 - 1"

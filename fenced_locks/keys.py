@@ -107,6 +107,11 @@ def counter_key(name: str) -> str:
     return COUNTER_PREFIX + _tagged(name)
 
 
+def queue_key(name: bytes) -> bytes:
+    """Return the key of the waiters of the lock called ``name``: ``queue:{order:1001}``."""
+    return (_QUEUE_PREFIX + _tagged(name.decode("utf-8", "surrogateescape"))).encode("utf-8", "surrogateescape")
+
+
 def lock_name(counter: str) -> str | None:
     """Return the name of the lock whose counter this key is, or None if it is no counter key."""
     if not counter.startswith(COUNTER_PREFIX):

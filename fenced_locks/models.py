@@ -15,7 +15,7 @@ from .querysets import FencedQuerySet
 from .refusals import refused_as_stale
 from .typed import MYPY
 
-__all__ = ["FenceCounter", "FenceTokenField", "FencedManager", "FencedModel", "FencedQuerySet"]
+__all__ = ["FenceCounter", "FenceTokenField", "FencedManager", "FencedModel", "FencedQuerySet", "Lock"]
 
 
 class FencedModel(models.Model):
@@ -165,6 +165,32 @@ class FencedModel(models.Model):
         if not result:
             plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
         return result
+
+
+class _NoRows(models.Manager[Any]):
+    def get_queryset(self) -> models.QuerySet[Any]:
+        """Return nothing, without a query: ``dumpdata`` and the like ask every model."""
+        return super().get_queryset().none()
+
+
+class Lock(models.Model):
+    """What the page "Fenced locks" of the admin and its permissions belong to. It has no table and no rows."""
+
+    resource = models.TextField(primary_key=True)
+
+    objects = _NoRows()
+
+    class Meta:
+        app_label = "fenced_locks"
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = [("release_lock", "Can release fenced lock")]
+        verbose_name = "fenced lock"
+        verbose_name_plural = "fenced locks"
+
+    def __str__(self) -> str:
+        return self.resource
 
 
 class FenceCounter(models.Model):

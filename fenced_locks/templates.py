@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _PLACEHOLDER = re.compile(r"<([^<>]*)>")
@@ -75,6 +75,15 @@ class ResourceTemplate:
             text += self._text(path, value) + literal
         return text
 
+    def parse(self, resource: str) -> Iterator[list[str]]:
+        """Yield the texts of the placeholders, in their order, with each of which the template gives ``resource``."""
+        first, *literals = self._literals
+        if resource.startswith(first):
+            for texts in _splits(resource[len(first) :], literals):
+                yield texts
+                if "%7" in resource:
+                    yield [text.replace("%7B", "{").replace("%7D", "}") for text in texts]
+
     def _value(self, path: list[str], arguments: Mapping[str, Any]) -> Any:
         try:
             value = arguments[path[0]]
@@ -93,6 +102,24 @@ class ResourceTemplate:
         if not text:
             raise ValueError(f"resource {self.text!r}: {name!r} is empty")
         return text
+
+
+def _splits(text: str, literals: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the ways to write ``text`` as something before each of the literals."""
+    if not literals:
+        if not text:
+            yield []
+        return
+    literal, *others = literals
+    if not others:
+        # The rest belongs to the last placeholder.
+        if text.endswith(literal) and len(text) > len(literal):
+            yield [text[: len(text) - len(literal)]]
+        return
+    at = text.find(literal, 1)
+    while at > 0:
+        yield from ([text[:at], *rest] for rest in _splits(text[at + len(literal) :], others))
+        at = text.find(literal, at + 1)
 
 
 def _checked_path(text: str, path: str) -> list[str]:

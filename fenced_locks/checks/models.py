@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Info
+from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from ..conf import conf
 from ..guards import missing_guards, promised_guards
 from ..models import FencedModel
+from ..registered import registered
 from ..triggers import can_guard
 
 
@@ -29,6 +32,22 @@ def check_managers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         for model in config.get_models()
         if issubclass(model, FencedModel) and not hasattr(model._default_manager, "fenced_update")
     ]
+
+
+def check_registered(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Models in ``MODELS`` must have a ``fence_token``, and the fields that name a resource (fenced_locks.E007)."""
+    if any(conf.problems()):
+        return []
+    hint = "Name a model that inherits from FencedModel, and fields of it: {'shop.Order': 'order:<pk>'}."
+    return [Error(f"{error}.", hint=hint, id="fenced_locks.E007") for error in _unusable_models()]
+
+
+def _unusable_models() -> Iterator[ImproperlyConfigured]:
+    for label, text in conf.MODELS.items():
+        try:
+            registered(label, text)
+        except ImproperlyConfigured as error:
+            yield error
 
 
 def check_guards(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -26,12 +27,15 @@ NOTICE_SECONDS = 2.0
 _LEAST_PROBE_SECONDS = 0.1
 _MOST_PROBE_SECONDS = 10.0
 _TICKET = b"ticket:"
+# What is said in place of an owner while a ticket stands in the lock key.
+HANDED_OVER = "about to be taken by a waiter"
 # What stands for the owner while a lock is kept free for those that poll.
 _TURN = "turn:"
 # Longer than this, in seconds, nobody waits for a reply: sockets do not take any number.
 _MOST_REPLY_SECONDS = 86_400.0
 # What PTTL says of a key that does not exist.
 _NO_KEY = -2
+_OWNER_ID = re.compile(rb"[^\0\n]*:\d+:[0-9a-f]{24}")
 _PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -184,6 +188,16 @@ def new_ticket() -> bytes:
     return _TICKET + new_owner_id()
 
 
+def is_ticket(stored: bytes) -> bool:
+    """Return whether the value of a lock key is a ticket, and nobody holds the lock."""
+    return stored.startswith(_TICKET)
+
+
+def is_owner_id(stored: bytes) -> bool:
+    """Return whether the value of a lock key was made by ``new_owner_id``."""
+    return _OWNER_ID.fullmatch(stored) is not None
+
+
 def is_this_process(owner_id: str | None) -> bool:
     """Return whether an owner id was made by this process; the same pid on a like-named host is another one."""
     return owner_id is not None and owner_id.startswith(_process.prefix)
@@ -264,7 +278,7 @@ def state(busy: Busy) -> str:
     if busy.owner_id is None:
         holder = "held by an unknown owner"
     elif busy.owner_id.startswith(_TICKET.decode()):
-        holder = "about to be taken by a waiter"
+        holder = HANDED_OVER
     elif is_this_process(busy.owner_id):
         holder = f"held by {busy.owner_id} (this very process)"
     else:

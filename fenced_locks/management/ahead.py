@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ..comparison import Ahead
+from ..texts import printable
 
 
 class Format(Protocol):
@@ -42,7 +43,7 @@ def _sentence(each: Ahead) -> str:
     counter = "no counter" if each.counter is None else f"counter {each.counter}"
     done = "raised" if each.raised else each.note and f"not raised: {each.note}"
     text = f"{each.resource}: row {each.pk} carries {each.row}, {counter}" + (f"; {done}" if done else "")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(text)
 
 
 class Json:

@@ -11,14 +11,17 @@ from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections, router
+from django.db.models import Model
 from django.utils.connection import ConnectionDoesNotExist
 
 from ..comparison import Page, compare, counters_of, read_rows
 from ..conf import conf
 from ..connections import get_client
 from ..exceptions import IssuerError
+from ..registered import registered_models
 from ..shortcuts import configured_issuer
 from ..templates import ResourceTemplate
+from ..texts import one_line
 from .ahead import FORMATS, Format
 
 EXIT_AHEAD = 1
@@ -31,7 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that compare rows with counters."""
     rows = parser.add_argument_group("rows and counters")
     rows.add_argument("--model", metavar="APP.MODEL", help="compare the rows of this model with their counters")
-    rows.add_argument("--resource", metavar="NAME", help="how its rows are locked, like 'order:<pk>'")
+    rows.add_argument(
+        "--resource",
+        metavar="NAME",
+        help="how its rows are locked, like 'order:<pk>'; by default as in the setting MODELS",
+    )
     rows.add_argument("--database", metavar="ALIAS", help="database of the rows (default: the router's)")
     rows.add_argument("--repair", action="store_true", help="raise the counters that are behind; lowers none")
 
@@ -53,10 +60,10 @@ def run(options: dict[str, Any], write: Callable[[str], None], conclude: Callabl
     try:
         rows, ahead, raised = _write_pages(FORMATS[options["format"]](), pages, write)
     except (redis.RedisError, IssuerError, DatabaseError) as error:
-        message = f"rows and counters (cache alias {alias!r}) cannot be compared: {_one_line(error)}"
+        message = f"rows and counters (cache alias {alias!r}) cannot be compared: {one_line(error)}"
         raise CommandError(message, returncode=EXIT_SERVER) from error
     except (FieldError, NotImplementedError, ValueError) as error:
-        raise CommandError(_one_line(error), returncode=EXIT_USAGE) from error
+        raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
     conclude(_summary(rows, ahead, raised))
     if ahead > raised:
         remedy = "" if options["repair"] else "; --repair raises their counters"
@@ -65,21 +72,29 @@ def run(options: dict[str, Any], write: Callable[[str], None], conclude: Callabl
 
 def _open(options: dict[str, Any]) -> tuple[str, Iterator[Page]]:
     """Turn settings and arguments into pages; nothing is sent yet."""
-    if not options["model"] or not options["resource"]:
-        raise CommandError("--model and --resource go together", returncode=EXIT_USAGE)
+    if not options["model"]:
+        raise CommandError("--resource, --database and --repair go with --model", returncode=EXIT_USAGE)
     if options["pattern"] or options["held"]:
         raise CommandError("a pattern and --held do not go with --model", returncode=EXIT_USAGE)
     try:
         alias = conf.USING if options["using"] is None else options["using"]
         model = apps.get_model(options["model"])
         model._meta.get_field("fence_token")
-        template = ResourceTemplate(options["resource"])
+        template = ResourceTemplate(options["resource"] or _registered_as(model))
         database = connections[options["database"] or router.db_for_write(model)]
         rows = read_rows(model, template, database.alias)
         counters = counters_of(configured_issuer(), get_client(alias))
     except _USAGE as error:
-        raise CommandError(_one_line(error), returncode=EXIT_USAGE) from error
+        raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
     return alias, compare(rows, counters, prefix=conf.KEY_PREFIX, repair=options["repair"])
+
+
+def _registered_as(model: type[Model]) -> str:
+    """Return how the rows of a model are locked, by the settings."""
+    for each in registered_models():
+        if each.model is model:
+            return each.template.text
+    raise ValueError(f"--resource is missing, and FENCED_LOCKS['MODELS'] does not name {model._meta.label}")
 
 
 def _write_pages(form: Format, pages: Iterator[Page], write: Callable[[str], None]) -> tuple[int, int, int]:
@@ -103,8 +118,3 @@ def _summary(rows: int, ahead: int, raised: int) -> str:
 
 def _rows(number: int) -> str:
     return f"{number:,} row{'' if number == 1 else 's'}"
-
-
-def _one_line(error: Exception) -> str:
-    # A KeyError, which Django's LookupErrors may be, shows its message in quotes.
-    return " ".join(str(error).split())

@@ -14,6 +14,7 @@ from typing import Protocol
 from django.core.management.color import Style
 
 from ..inspection import Page, ResourceStatus
+from ..texts import printable
 
 _OWNER_WIDTH = 80
 _ISO_8601 = "%sT%s+00:00"
@@ -165,10 +166,4 @@ def _issued(page: Page, layout: str, precision: str = "microseconds", missing: s
 
 
 def _printable(columns: list[list[str]]) -> list[list[str]]:
-    return [cells if "".join(cells).isprintable() else list(map(_escaped, cells)) for cells in columns]
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return [cells if "".join(cells).isprintable() else list(map(printable, cells)) for cells in columns]

@@ -38,6 +38,7 @@ FENCED_LOCKS = {
     "USING": "default",  # the cache alias above
     "TIMEOUT": 10,  # seconds that a lease lasts unless the lock says otherwise
     "BLOCKING_TIMEOUT": 1,  # seconds to wait for a busy resource before the answer is 423
+    "MODELS": {"shop.Order": "order:<pk>", "shop.Stock": "stock:<sku>"},  # rows that the admin shows beside a lock
 }
 
 DATABASES = {

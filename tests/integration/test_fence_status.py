@@ -133,6 +133,15 @@ class TestReading:
         assert found["free"] == ResourceStatus("free", 6)
         assert not FencedLock(r, "busy", timeout=1).acquire(blocking=False)
 
+    def test_a_lock_that_is_handed_over_is_told_in_words_and_without_its_ticket(self, any_client, r):
+        r.mset({"fence:{order:1}": 5, "order:1": "ticket:web:1:abc:web:2:def"})
+        found = statuses(any_client)["order:1"]
+        assert (found.held, found.owner, found.note) == (True, None, "about to be taken by a waiter")
+        for form in ("table", "json", "csv"):
+            out, _ = fence_status(format=form)
+            assert "about to be taken by a waiter" in out
+            assert "ticket:" not in out
+
     def test_only_resources_under_the_prefix_are_ours(self, r):
         for name in ("shop[*]:a", "shop[*]:{1}", "shop[*]:", "shop*:a", "a"):
             r.set(counter_key(name), 1)
@@ -483,7 +492,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("options", [{"socket_timeout": 0.2}, {"socket_timeout": None}])
     def test_a_mute_server_is_given_up(self, proxy, client_factory, monkeypatch, options):
-        monkeypatch.setattr("fenced_locks.counter_scan._REPLY_TIMEOUT", 0.2)
+        monkeypatch.setattr("fenced_locks.reading_line._REPLY_TIMEOUT", 0.2)
         proxy.mute()
         with pytest.raises(redis.TimeoutError):
             list(read_pages(client_factory(proxy.url, **options)))

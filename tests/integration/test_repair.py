@@ -352,3 +352,14 @@ def test_as_a_process_of_its_own_it_ends_with_the_exit_code():
     assert done.returncode == 1, done.stderr
     assert "1 row compared: 1 ahead" in done.stdout
     assert done.stderr == "CommandError: 1 row ahead; --repair raises their counters\n"
+
+
+def test_the_resource_may_be_left_to_the_setting(settings):
+    settings.FENCED_LOCKS = {"MODELS": {"app.Order": "order:<pk>"}}
+    Order.objects.create(pk=1, fence_token=hours_from_now(1))
+    code, out, _ = fence_status("--model", "app.Order")
+    assert code == 1
+    assert out.startswith("order:1: row 1 carries")
+    code, _, said = fence_status("--model", "app.SpecialOrder")
+    assert code == 2
+    assert "does not name app.SpecialOrder" in said

@@ -41,12 +41,14 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(settings):
         ("TIMEOUT", 0), ("TIMEOUT", "30"), ("BLOCKING_TIMEOUT", -1), ("KEY_PREFIX", None), ("KEY_PREFIX", b"x"),
         ("COUNTER_RETENTION", None), ("COUNTER_RETENTION", 0), ("COUNTER_RETENTION", 10**400),
         ("USING", ""), ("USING", 7),
+        ("MODELS", None), ("MODELS", ["shop.Order"]), ("MODELS", {"shop.Order": 7}), ("MODELS", {7: "order:<pk>"}),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_an_error_of_the_check_and_when_read(settings, key, value):
     messages = found(settings, **{key: value})
     assert "fenced_locks.E001" in [message.id for message in messages]
-    assert repr(value) in messages[0].msg or "empty" in messages[0].msg
+    shown = next(iter(value.values()), value) if isinstance(value, dict) else value
+    assert repr(shown) in messages[0].msg or "empty" in messages[0].msg or key == "MODELS"
     with pytest.raises(ImproperlyConfigured, match=key):
         getattr(conf, key)
 
@@ -55,6 +57,20 @@ def test_a_setting_that_is_no_dict_is_an_error(settings):
     settings.FENCED_LOCKS = ["TIMEOUT"]
     ids = [message.id for message in run_checks(tags=["fenced_locks"])]
     assert "fenced_locks.E001" in ids
+
+
+@pytest.mark.parametrize(
+    ("models", "named"),
+    [
+        ({"app.Ordre": "order:<pk>"}, "app.Ordre"), ({"Order": "order:<pk>"}, "Order"),
+        ({"app.Item": "item:<pk>"}, "fence_token"), ({"app.Order": "order:<number>"}, "number"),
+        ({"app.Order": "order:<customer.nme>"}, "nme"), ({"app.Order": "order:<pk"}, "balanced"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_used_is_an_error(settings, models, named):
+    (error,) = found(settings, MODELS={"app.Stock": "stock:<sku>", **models})
+    assert error.id == "fenced_locks.E007"
+    assert named in error.msg
 
 
 @pytest.mark.parametrize("spec", ["clok", "no.such.module", 7, "datetime.timedelta"])

@@ -52,3 +52,22 @@ def test_a_missing_argument_or_attribute_is_refused():
         ResourceTemplate("order:<id>").bind({})
     with pytest.raises(ValueError, match=r"the call has no 'id\.pk'"):
         ResourceTemplate("order:<id.pk>").bind({"id": 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "resource", "found"),
+    [
+        ("order:<pk>", "order:7", [["7"]]),
+        ("order:<pk>", "order:", []),
+        ("order:<pk>", "orders:7", []),
+        ("<pk>", "7", [["7"]]),
+        ("<a>:<b>", "x:y:z", [["x", "y:z"], ["x:y", "z"]]),
+        ("<a><b>", "xyz", [["x", "yz"], ["xy", "z"]]),
+        ("<a>!", "x!!", [["x!"]]),
+        ("stock", "stock", [[]]),
+        ("stock", "stocks", []),
+        ("<a>", "%7B1%7D", [["%7B1%7D"], ["{1}"]]),
+    ],
+)
+def test_a_resource_is_read_backwards_in_every_way(text, resource, found):
+    assert list(ResourceTemplate(text).parse(resource)) == found

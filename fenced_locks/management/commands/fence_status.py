@@ -16,10 +16,13 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ...conf import conf
 from ...connections import get_client
+from ...durations import to_seconds
 from ...inspection import Page, read_pages
 from ...issuers import ExternalIssuer, Issuer, get_issuer
+from ...texts import one_line
 from .. import comparing
 from ..formats import Csv, Format, Json, Table
+from ..watching import Paper, Screen, Terminal, watch
 
 EXIT_USAGE = 2
 EXIT_SERVER = 3
@@ -36,6 +39,7 @@ class Command(BaseCommand):
     )
     # A look at the server must be possible when something else is wrong; this says itself what it lacks.
     requires_system_checks = ()
+    _screen: Screen | None = None
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -46,26 +50,41 @@ class Command(BaseCommand):
         parser.add_argument("--held", action="store_true", help="only what is held")
         parser.add_argument("--using", metavar="ALIAS", help="cache alias (default: USING of FENCED_LOCKS)")
         parser.add_argument("--format", choices=("table", "json", "csv"), default="table", help="default: table")
+        parser.add_argument(
+            "--watch", metavar="SECONDS", type=float, help="show the table again and again, until Ctrl-C"
+        )
         comparing.add_arguments(parser)
 
     def handle(self, **options: Any) -> None:
-        if comparing.is_wanted(options):
-            try:
+        try:
+            if options["watch"] is not None:
+                self._watch(options)
+            elif comparing.is_wanted(options):
                 comparing.run(options, self._write, partial(self._conclude, options))
-            except BrokenPipeError:
-                self._close_stdout()
-        else:
-            self._list(options)
+            else:
+                self._list(options)
+        except BrokenPipeError:
+            self._close_stdout()
+
+    def _watch(self, options: dict[str, Any]) -> None:
+        if options["format"] != "table" or comparing.is_wanted(options):
+            raise CommandError("--watch shows the table: --format and --model do not go with it", returncode=EXIT_USAGE)
+        try:
+            seconds = to_seconds("--watch", options["watch"])
+        except ValueError as error:
+            raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
+        # Before the screen is cleared: a wrong argument is no picture.
+        _open(options)
+        self._screen = Terminal(self._print) if self.stdout.isatty() else Paper(self._print)
+        watch(self._screen, seconds, partial(self._list, options), EXIT_SERVER)
 
     def _list(self, options: dict[str, Any]) -> None:
         alias, issuer, pages = _open(options)
         try:
             counters, held = self._write_pages(self._format(options, issuer), pages)
             self._conclude(options, _summary(options, alias, counters, held) + _elsewhere(issuer))
-        except BrokenPipeError:
-            self._close_stdout()
         except redis.RedisError as error:
-            message = f"Redis behind cache alias {alias!r} cannot be read: {_one_line(error)}"
+            message = f"Redis behind cache alias {alias!r} cannot be read: {one_line(error)}"
             raise CommandError(message, returncode=EXIT_SERVER) from error
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -99,6 +118,12 @@ class Command(BaseCommand):
         return counters, held
 
     def _write(self, text: str) -> None:
+        if self._screen is None:
+            self._print(text)
+        else:
+            self._screen.write(text)
+
+    def _print(self, text: str) -> None:
         encoding = getattr(self.stdout, "encoding", None) or "utf-8"
         self.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding), ending="")
 
@@ -107,7 +132,7 @@ class Command(BaseCommand):
         # What is not a table is read by programs.
         aside = options["format"] != "table"
         if told and not aside:
-            self.stdout.write(message)
+            self._write(f"{message}\n")
         self.stdout.flush()
         if told and aside:
             self.stderr.write(message, lambda text: text)
@@ -127,7 +152,7 @@ def _open(options: dict[str, Any]) -> tuple[str, Issuer, Iterator[Page]]:
             get_client(alias), options["pattern"], prefix=conf.KEY_PREFIX, issuer=issuer, held=options["held"]
         )
     except (ImproperlyConfigured, ImportError, TypeError, ValueError) as error:
-        raise CommandError(_one_line(error), returncode=EXIT_USAGE) from error
+        raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
     return alias, issuer, pages
 
 
@@ -145,7 +170,3 @@ def _elsewhere(issuer: Issuer) -> str:
     if not isinstance(issuer, ExternalIssuer):
         return ""
     return f"\nThe issuer {issuer.name!r} keeps its counters outside Redis: its resources are not among these."
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
