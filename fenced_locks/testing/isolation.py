@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.core.cache import caches
@@ -19,8 +18,6 @@ from ..conf import conf
 from ..connections import get_client
 from ..wire import wire_for
 from .held import forget, leases_of
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -107,15 +104,16 @@ class Isolation:
         if not self._is_used:
             return
         for client in self.clients():
-            try:
-                forget_owners = [owner for key in self.locks(client) if (owner := owner_of(client, key))]
-                for lease in leases_of(forget_owners):
-                    forget(lease)
-                left = self._keys(client)
-                if left:
-                    client.delete(*left)
-            except (RedisConnectionError, RedisTimeoutError) as error:
-                _log.debug("no keys were deleted: %s", error)
+            # A server that is down has no keys to delete.
+            with suppress(RedisConnectionError, RedisTimeoutError):
+                self._clean(client)
+
+    def _clean(self, client: Any) -> None:
+        for lease in leases_of([owner for key in self.locks(client) if (owner := owner_of(client, key))]):
+            forget(lease)
+        left = self._keys(client)
+        if left:
+            client.delete(*left)
 
     def _keys(self, client: Any) -> list[bytes]:
         found = client.scan_iter(match=f"*{self.prefix}*", count=1000)
