@@ -42,7 +42,7 @@ CLIENTS = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--fakeredis`: the tests of locks on a server inside the process; those that hurt or share it are skipped."""
+    """Add `--fakeredis`: the tests of locks on a server inside the process, without those that hurt it."""
     parser.addoption("--fakeredis", action="store_true", help="run the tests of locks on fakeredis")
 
 
@@ -52,11 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
         fakes.use()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect of fakes what they cannot do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what fakes cannot do."""
     if fakes.are_used():
-        for item in items:
-            fakes.expect(item)
+        config.hook.pytest_deselected(items=[item for item in items if not fakes.is_possible(item)])
+        items[:] = [item for item in items if fakes.is_possible(item)]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,13 +7,13 @@ repeats the function. These know what was sent; and each has a connection withou
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any, NoReturn
 
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from .. import clock
 from ..wire import NotSent, ReplyLost
 from ..wire.base import REFUSED_FOR_GOOD, UNREACHABLE
 from ..wire.connecting import is_gone, named, ready
@@ -106,7 +106,7 @@ class BlockingSession:
         self._watch: Watch | None = None
 
     def watch(self, watch: Watch) -> Any:
-        ends = monotonic() + watch.reply_timeout()
+        ends = clock.monotonic() + watch.reply_timeout()
         if self._connection is None:
             self._connection = self._connections.borrow(ends)
             # It would be a request of redis-py's own.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 from redis.exceptions import ResponseError
 
+from .. import clock
 from ..issuers import ExternalIssuer
 from ..scripts import load, source
 from . import core, steps
@@ -25,7 +24,7 @@ def take_over(target: Target, owner: bytes, timeout: float) -> Steps[Lease]:
         LeaseLost: It is not his.
         IssuerError: The counter in Redis cannot be used; nothing was taken.
     """
-    lease = Lease(core.new_owner_id(), timeout=timeout, began_at=monotonic())
+    lease = Lease(core.new_owner_id(), timeout=timeout, began_at=clock.monotonic())
     issuer = target.issuer
     mint = source("mint_elsewhere") if isinstance(issuer, ExternalIssuer) else issuer.mint
     script = load("take_over", source("read_counter"), mint, source("owner_of"))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
-from time import monotonic
 from typing import Any, Protocol
 
 from redis.exceptions import DataError, ResponseError, WatchError
 
+from .. import clock
 from ..durations import Duration, to_seconds_or_none
 from ..exceptions import LeaseLost, TransactionConflict
 from ..wire import NotSent, ReplyLost
@@ -189,7 +189,7 @@ class _Tries:
     attempts: int = 0
     conflicts: int = 0
     is_over: bool = False
-    started: float = field(default_factory=monotonic)
+    started: float = field(default_factory=lambda: clock.monotonic())
 
     def __post_init__(self) -> None:
         self._deadline = inf if self.order.seconds is None else self.started + self.order.seconds
@@ -198,7 +198,7 @@ class _Tries:
     def reply_timeout(self) -> float:
         """Return how long to wait for a reply that is asked for now."""
         self._look_at_lease()
-        return self._patience.reply_timeout(monotonic())
+        return self._patience.reply_timeout(clock.monotonic())
 
     def _look_at_lease(self) -> None:
         """Note the end of the lease, which may have been renewed."""
@@ -212,7 +212,7 @@ class _Tries:
         return Watch(self.target.resource, keys, self.order.encode, self.reply_timeout)
 
     def refuse_if_over(self) -> None:
-        if self.lease.lost or core.is_over(self.lease, monotonic()):
+        if self.lease.lost or core.is_over(self.lease, clock.monotonic()):
             raise self._lost("it has ended")
 
     def look(self, stored: Any) -> None:
@@ -239,7 +239,7 @@ class _Tries:
         longest = min(_FIRST_PAUSE_SECONDS * 2**self.conflicts, _MOST_PAUSE_SECONDS)
         pause = self.order.watch_delay or random.uniform(0.0, longest)
         self.conflicts = min(self.conflicts + 1, 10)
-        left = self._patience.deadline - monotonic()
+        left = self._patience.deadline - clock.monotonic()
         # Then it is only looked whether the lease is lost, or is not and there was a conflict.
         self.is_over = left <= 0
         return max(0.0, min(pause, left))
@@ -248,7 +248,7 @@ class _Tries:
         return core.lost(self.target.resource, self.lease, "write under", what)
 
     def _conflict(self) -> TransactionConflict:
-        seconds = monotonic() - self.started
+        seconds = clock.monotonic() - self.started
         error = TransactionConflict(
             f"the transaction under {self.target.resource!r} was given up after {self.attempts} attempts in "
             f"{seconds:.3f} s: what it watches was changed each time, and nothing was written"

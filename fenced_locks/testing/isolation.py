@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.core.cache import caches
@@ -20,8 +19,6 @@ from ..connections import get_client
 from ..logs import about
 from ..wire import wire_for
 from .held import forget, leases_of
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
