@@ -342,10 +342,12 @@ def test_a_cancellation_within_func_that_is_swallowed_begins_again(proxy, r):
 
 def test_a_loop_that_ends_closes_what_transactions_used(r, redis_url):
     r.set("stock", 10)
-    before = len(r.client_list())
+
+    def open_ones():
+        return [one for one in r.client_list() if one["name"] == "ended"]
 
     async def main():
-        client = AsyncRedis.from_url(redis_url)
+        client = AsyncRedis.from_url(redis_url, client_name="ended")
         locks = [AsyncFencedLock(client, f"order:{number}", timeout=60) for number in range(5)]
 
         async def one(lock):
@@ -353,11 +355,12 @@ def test_a_loop_that_ends_closes_what_transactions_used(r, redis_url):
                 await lock.transaction(Awaiting.function(None, sell), "stock", timeout=20)
 
         await asyncio.gather(*map(one, locks))
+        assert open_ones()
         await client.aclose()
 
     asyncio.run(main())
     assert stock(r)[0] == 5
-    wait_until(lambda: len(r.client_list()) == before)
+    wait_until(lambda: not open_ones())
 
 
 def test_many_tasks_share_as_many_connections_as_the_pool_may_have(r, redis_url):
