@@ -16,7 +16,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from .. import clock, keys
 from ..conf import conf
 from ..connections import get_client
-from ..logs import about
 from ..wire import wire_for
 from .held import forget, leases_of
 
@@ -105,15 +104,16 @@ class Isolation:
         if not self._is_used:
             return
         for client in self.clients():
-            try:
-                forget_owners = [owner for key in self.locks(client) if (owner := owner_of(client, key))]
-                for lease in leases_of(forget_owners):
-                    forget(lease)
-                left = self._keys(client)
-                if left:
-                    client.delete(*left)
-            except (RedisConnectionError, RedisTimeoutError) as error:
-                _log.debug("no keys were deleted: %s", error, extra=about(None, error=error))
+            # A server that is down has no keys to delete.
+            with suppress(RedisConnectionError, RedisTimeoutError):
+                self._clean(client)
+
+    def _clean(self, client: Any) -> None:
+        for lease in leases_of([owner for key in self.locks(client) if (owner := owner_of(client, key))]):
+            forget(lease)
+        left = self._keys(client)
+        if left:
+            client.delete(*left)
 
     def _keys(self, client: Any) -> list[bytes]:
         found = client.scan_iter(match=f"*{self.prefix}*", count=1000)

@@ -11,7 +11,6 @@ PACKAGE = Path(fenced_locks.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 # What is about a loop or a row, or about several resources.
 OF_NO_RESOURCE = {
-    "testing/isolation.py": 1,
     "loops.py": 1,
     "stale_writes.py": 1,
     "locks/awaiting.py": 1,
