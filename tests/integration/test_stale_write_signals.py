@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -209,7 +209,8 @@ def test_a_coroutine_function_is_awaited_where_the_write_was(refusals):
 
     stale_write_rejected.connect(receiver)
     try:
-        loop = asyncio.run(work())
+        # In this thread, where the transaction of the test is.
+        loop = async_to_sync(work)()
     finally:
         stale_write_rejected.disconnect(receiver)
     assert heard == [(Order, "stale", loop)]

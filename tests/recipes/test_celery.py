@@ -145,20 +145,6 @@ def test_killed_pool_process_holds_the_order_until_its_lease_ends_and_the_task_r
     assert newer > token
 
 
-def test_killed_worker_leaves_its_task_and_its_lease_to_another_one(
-    r: redis.Redis, worker: Callable[[str], Worker], outcome: Callable[[], Any], project: Path
-) -> None:
-    first = worker("first")
-    at_work(r)
-    token = int(r.get("fence:{order:1}"))
-    first.signal(signal.SIGKILL)
-    assert 0 < r.pttl("order:1") <= 2000
-    worker("second")
-    r.set("everybody goes on", 1)
-    assert outcome() == "packed"
-    assert row(project)[1] > token
-
-
 def test_write_of_a_frozen_worker_is_refused_after_a_second_copy_has_run(
     r: redis.Redis, worker: Callable[[str], Worker], outcome: Callable[[], Any], project: Path
 ) -> None:
