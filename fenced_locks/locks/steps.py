@@ -80,6 +80,9 @@ def _take(target: Target, call: Call, owner: bytes, timeout: float | None) -> St
             raise core.issuer_error(error, target.resource, target.counter) or error from None
         except BaseException:
             call.lost.append(owner)
+            if isinstance(attempt.action, Answer):
+                # The interruption may have come before anybody waited for the answer.
+                yield HangUp(attempt.action.listener)
             raise
         else:
             if reply is None:
