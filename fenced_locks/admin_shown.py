@@ -36,6 +36,7 @@ class RowsOf(NamedTuple):
 
 
 def show(resource: Resource) -> Shown:
+    """Return a resource as the templates have it."""
     status = resource.status
     name = resource.name[len(conf.KEY_PREFIX.encode()) :]
     owner = "" if resource.owner is None else resource.owner.decode("utf-8", "backslashreplace")
@@ -51,15 +52,18 @@ def show(resource: Resource) -> Shown:
 
 
 def resource_text(shown: Shown) -> str:
+    """Return the name as the user chose it, without the prefix of the settings."""
     return unquote(shown.path).decode()
 
 
 def left(resource: Resource) -> str:
+    """Return in words how long the lease still lasts."""
     seconds = resource.status.remaining
     return "no end" if seconds is None else f"{seconds:.1f} s left"
 
 
 def agreement(shown: Shown, token: int) -> str:
+    """Return in words how the token of a row stands to the last one of its resource."""
     last = shown.at.status.token
     if token == 0:
         return "never written under a lock"
@@ -77,6 +81,7 @@ def promise(freed: Freed) -> str:
 
 
 def explained(error: Exception) -> str:
+    """Return what went wrong, for a page."""
     text = printable(one_line(error))
     if isinstance(error, redis.RedisError) and not isinstance(error, FencedLockError):
         return f"Redis behind cache alias {conf.USING!r} cannot be read: {text}"

@@ -22,12 +22,6 @@ OF_WAITING = {
     "test_a_thousand_tasks_on_one_lock_use_two_connections",
     "test_a_thousand_locks_at_once_use_one_connection",
 }
-# Tests that count the turns of the loop, of which a server inside the process takes fewer.
-OF_TURNS = {
-    "test_cancelled_at_any_point_while_one_is_awaited",
-    "test_a_release_that_is_cancelled_at_any_point_releases_all",
-    "test_a_block_that_is_cancelled_at_any_point_gives_all_back",
-}
 
 _used = False
 
@@ -56,7 +50,7 @@ def connecting_async() -> dict[str, Any]:
 def is_possible(item: pytest.Item) -> bool:
     """Return whether a test of locks can pass on a fake server."""
     name = getattr(item, "originalname", item.name)
-    return name not in OF_WAITING | OF_TURNS and not REAL & set(getattr(item, "fixturenames", ()))
+    return name not in OF_WAITING and not REAL & set(getattr(item, "fixturenames", ()))
 
 
 class FakeRedisServer:

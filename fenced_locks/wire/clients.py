@@ -79,14 +79,16 @@ class AsyncClientWire:
         # Nobody else may be there to see its error.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            return await asyncio.wait_for(asyncio.shield(task), timeout)
-        except asyncio.TimeoutError:
-            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the reply.
+            await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
             # What is sent to undo it must not overtake it.
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)
             task.cancel()
             raise
+        if not task.done():
+            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
+        return task.result()
 
     async def call_all(
         self, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[bytes]]], timeout: float
