@@ -27,12 +27,16 @@ def make_waiter(r: redis.Redis, redis_url: str) -> Iterator[Callable[..., Waiter
 
 @pytest.fixture
 def queue_up(r: redis.Redis, make_waiter: Callable[..., Waiter]) -> Callable[..., list[Waiter]]:
-    """`queue_up(count, **options)` starts that many; each waits for the lock before the next one is asked to."""
+    """
+    `queue_up(count, **options)` starts that many; each waits for the lock before the next one is asked to.
 
-    def start(count: int, **options: Any) -> list[Waiter]:
+    They release what they get at once, or whatever else `action` does.
+    """
+
+    def start(count: int, action: Callable[..., Any] = cycle, **options: Any) -> list[Waiter]:
         waiters = [make_waiter(**options) for _ in range(count)]
         for number, waiter in enumerate(waiters, blocked(r) + 1):
-            waiter.ask(cycle, blocking_timeout=GIVE_UP)
+            waiter.ask(action, blocking_timeout=GIVE_UP)
             wait_for_waiters(r, number)
         return waiters
 

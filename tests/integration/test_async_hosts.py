@@ -17,7 +17,7 @@ from django.urls import path
 from fenced_locks import afenced_lock, fenced_lock, with_fenced_lock
 from fenced_locks.wire.budget import budget
 
-@with_fenced_lock("order:<id>", timeout=0.3, renew=True)
+@with_fenced_lock("order:<id>", timeout=10, renew=True)
 async def async_view(request, id):
     async with afenced_lock("stock:1"):
         await request.fenced_lock.ensure_held()
@@ -64,7 +64,7 @@ from fenced_locks import LockNotAcquired, afenced_lock
 @pytest.mark.asyncio
 @pytest.mark.parametrize("number", range(3))
 async def test_in_a_loop_of_its_own(number):
-    async with afenced_lock("order:1", timeout=0.3, renew=True) as lock:
+    async with afenced_lock("order:1", timeout=10, renew=True) as lock:
         await lock.ensure_held()
         waiter = asyncio.create_task(busy())
         await waiter

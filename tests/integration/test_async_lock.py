@@ -329,11 +329,11 @@ def test_an_error_of_the_body_wins_over_a_lost_lease(in_loop, r, caplog):
 def test_leases_are_renewed_by_one_task_that_ends_with_them(in_loop, r):
     async def work(client):
         before = asyncio.all_tasks()
-        locks = [AsyncFencedLock(client, f"order:{number}", timeout=0.4, renew=True) for number in range(20)]
+        locks = [AsyncFencedLock(client, f"order:{number}", timeout=1, renew=True) for number in range(20)]
         for lock in locks:
             await lock.acquire()
         assert len([task for task in asyncio.all_tasks() if task.get_name() == "fenced-locks-renewal"]) == 1
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.5)
         for lock in locks:
             await lock.ensure_held()
             assert not lock.lost.is_set()

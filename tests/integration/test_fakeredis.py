@@ -98,10 +98,10 @@ def test_locks_from_the_settings_re_enter(using):
 @pytest.mark.parametrize("using", ["default", "plain"])
 def test_tasks_and_threads_meet_at_one_fake_server(using):
     async def main():
-        async with afenced_lock("order:1", using=using, renew=True, timeout=0.3) as lock:
+        async with afenced_lock("order:1", using=using, renew=True, timeout=1) as lock:
             assert await asyncio.create_task(afenced_lock("order:1", blocking=False).acquire()) is False
             assert fenced_lock("order:1", blocking=False).acquire() is False
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.5)
             assert lock.remaining() > 0
             return await lock.ensure_held()
 

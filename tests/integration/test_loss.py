@@ -192,7 +192,7 @@ def test_a_receiver_that_fails_breaks_nothing(r, name, caplog):
     signal = getattr(signals, name)
     signal.connect(fail)
     try:
-        lock = FencedLock(r, "order:1", timeout=0.3, renew=True)
+        lock = FencedLock(r, "order:1", timeout=1, renew=True)
         lock.acquire()
         if name == "lease_renewed":
             assert called.wait(5)

@@ -251,11 +251,11 @@ def test_a_watch_error_of_funcs_own_means_once_more(kind, lock, stock):
 
 
 def test_the_end_of_a_lease_that_is_renewed_is_not_the_deadline(kind, client, stock):
-    lock, calls = kind.lock(client, timeout=0.6, renew=True), []
+    lock, calls = kind.lock(client, timeout=1, renew=True), []
 
     def steps(pipe):
         if len(calls) == 1:
-            yield from think(kind, 0.9)
+            yield from think(kind, 1.5)
             raise WatchError("once more")
         pipe.multi()
         pipe.decr("stock")
@@ -404,7 +404,7 @@ def test_a_key_that_is_ours_again_is_a_conflict_and_no_loss(kind, lock, r, stock
 
 
 def test_it_works_while_the_lease_is_renewed_all_the_time(kind, client, stock):
-    lock = kind.lock(client, timeout=0.6, renew=True)
+    lock = kind.lock(client, timeout=0.9, renew=True)
 
     def steps(pipe):
         left = int((yield pipe.get("stock")))
