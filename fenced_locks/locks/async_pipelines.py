@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, NoReturn
 
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from ..awaits import within
 from ..wire import NotSent, ReplyLost
 from ..wire.aio_own import AsyncOwnConnections, close, ready
 from ..wire.base import UNREACHABLE
-from ..wire.channels import is_gone, within
+from ..wire.channels import is_gone
 from ..wire.connecting import named
 from .core import GRACE_SECONDS
 from .pipelines import ANSWERS
@@ -50,9 +52,7 @@ class AsyncTransactionPipeline(Pipeline):
             raise
 
     async def _send_command_parse_response(self, conn: Any, command_name: Any, *args: Any, **options: Any) -> Any:
-        exchange = super()._send_command_parse_response(  # type: ignore[no-untyped-call]
-            conn, command_name, *args, **options
-        )
+        exchange = partial(super()._send_command_parse_response, conn, command_name, *args, **options)
         return await within(self._watch.reply_timeout(), exchange)
 
     async def execute(self, raise_on_error: bool = True) -> NoReturn:
@@ -73,7 +73,7 @@ class AsyncTransactionPipeline(Pipeline):
     async def _execute_transaction(self, connection: Any, commands: Any, raise_on_error: bool) -> Any:
         watch = self._watch
         watch.is_sent = bool(commands)
-        exchange = super()._execute_transaction(connection, commands, raise_on_error)
+        exchange = partial(super()._execute_transaction, connection, commands, raise_on_error)
         try:
             return await within(watch.reply_timeout(), exchange)
         except UNREACHABLE as error:
@@ -153,7 +153,7 @@ class AwaitingSession:
         """Send commands in one piece; return their replies, an error of the server in its place."""
         connection = self._connection
         try:
-            return await within(seconds, _exchange(connection, commands))
+            return await within(seconds, partial(_exchange, connection, commands))
         except UNREACHABLE as error:
             close(connection)
             raise ReplyLost from named(error)

@@ -12,27 +12,18 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import isawaitable
-from math import inf
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 
 from ..logs import about
-from ..wire import AsyncListener, AsyncWire, NotSent, ReplyLost
+from ..wire import AsyncListener, AsyncWire, JoinedAndCancelled, NotSent, ReplyLost
 from .actions import Action, Answer, Ask, HangUp, Hear, Listen, Pause, Request, RequestAll, Steps, T, Work
-from .core import GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
 
 # How often what must not be left out is begun again when it is cancelled itself.
 _MOST_RESTARTS = 3
-
-
-class _JoinedAndCancelledError(Exception):
-    """A cancellation came while a listener was being made; there is one now, to be hung up."""
-
-    def __init__(self, cancelled: asyncio.CancelledError, found: Any) -> None:
-        self.cancelled, self.found = cancelled, found
 
 
 async def arun(wire: AsyncWire, plan: Steps[T], *, to_the_end: bool = False) -> T:
@@ -47,7 +38,7 @@ async def arun(wire: AsyncWire, plan: Steps[T], *, to_the_end: bool = False) -> 
         while True:
             try:
                 reply = await (wire.call(*action) if isinstance(action, Request) else _do(wire, action))
-            except _JoinedAndCancelledError as late:
+            except JoinedAndCancelled as late:
                 await _undo(wire, plan, late.cancelled, late.found)
                 raise late.cancelled from None
             except asyncio.CancelledError as cancelled:
@@ -127,15 +118,11 @@ class _Rest:
                 self.go_on(self._plan.send, reply)
 
 
-async def _outlast(task: asyncio.Task[Any], seconds: float = inf) -> None:
-    """Wait until the task is done, or for so long, also when cancelled."""
-    ends = asyncio.get_running_loop().time() + seconds
+async def _outlast(task: asyncio.Task[Any]) -> None:
+    """Wait until the task is done, also when cancelled."""
     while not task.done():
-        left = ends - asyncio.get_running_loop().time()
-        if left <= 0:
-            return
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({task}, timeout=None if left == inf else left)
+            await asyncio.wait({task})
 
 
 def _drop(plan: Steps[Any], thrown_away: GeneratorExit) -> None:
@@ -152,14 +139,15 @@ async def _do(wire: AsyncWire, action: Action) -> Any:
     if isinstance(action, Request):
         return await wire.call(*action)
     if isinstance(action, Hear):
-        return await cast("AsyncListener", action.listener).hear(action.timeout)
+        return await cast("AsyncListener", action.listener).hear(action.timeout, action.claim)
+    if isinstance(action, Answer):
+        return await cast("AsyncListener", action.listener).answer(action.timeout)
     if isinstance(action, Listen):
-        return await _listen(wire, action)
+        return await wire.listen(*action)
     return await _do_rarely(wire, action)
 
 
-async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | RequestAll | Work) -> Any:
-    assert not isinstance(action, Answer), "tasks send no claims ahead"
+async def _do_rarely(wire: AsyncWire, action: Ask | HangUp | Pause | RequestAll | Work) -> Any:
     if isinstance(action, RequestAll):
         return await wire.call_all(*action)
     if isinstance(action, HangUp):
@@ -172,32 +160,3 @@ async def _do_rarely(wire: AsyncWire, action: Answer | Ask | HangUp | Pause | Re
         return await result if isawaitable(result) else result
     await asyncio.sleep(action.seconds)
     return None
-
-
-async def _listen(wire: AsyncWire, action: Listen) -> Any:
-    """
-    Register and block; a cancellation has to wait a moment until that is done, so that it can be undone.
-
-    Otherwise the registration might reach the server after what takes it back, or a ticket be lost.
-    """
-    task = asyncio.ensure_future(wire.listen(*action))
-    try:
-        await asyncio.wait({task})
-        return task.result()
-    except asyncio.CancelledError as cancelled:
-        await _outlast(task, GRACE_SECONDS)
-        if task.done() and not task.cancelled() and task.exception() is None and task.result() is not None:
-            raise _JoinedAndCancelledError(cancelled, task.result()) from None
-        task.cancel()
-        raise
-    except GeneratorExit:
-        # A loop that is closed has closed the connections.
-        with suppress(RuntimeError):
-            task.add_done_callback(_drop_found)
-            task.cancel()
-        raise
-
-
-def _drop_found(task: asyncio.Task[tuple[AsyncListener, Any] | None]) -> None:
-    if not task.cancelled() and task.exception() is None and (found := task.result()) is not None:
-        found[0].drop()

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
+from ..awaits import Moment
+
 
 class Place(Protocol):
     """A place in the queue of one resource; a thread's or a task's."""
@@ -110,14 +112,14 @@ class TaskPlace:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._called: asyncio.Future[None] = self._loop.create_future()
+        self._called = Moment()
 
     def call(self) -> bool:
         if asyncio._get_running_loop() is self._loop:
-            self._set_called()
+            self._called.happen()
             return True
         try:
-            self._loop.call_soon_threadsafe(self._set_called)
+            self._loop.call_soon_threadsafe(self._called.happen)
         except RuntimeError:
             # The loop is closed, and its tasks are no more.
             return False
@@ -125,13 +127,7 @@ class TaskPlace:
 
     async def wait(self, seconds: float | None) -> bool:
         """Wait to be in front, for so many seconds or for ever; return whether it is."""
-        if not self._called.done():
-            await asyncio.wait({self._called}, timeout=None if seconds is None else max(0.0, seconds))
-        return self._called.done()
-
-    def _set_called(self) -> None:
-        if not self._called.done():
-            self._called.set_result(None)
+        return await self._called.wait(seconds)
 
 
 def _possible(seconds: float) -> float:

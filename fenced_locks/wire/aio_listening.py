@@ -6,21 +6,26 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .base import ReplyLost
+from .. import clock
+from ..awaits import Moment
+from .base import Claim, JoinedAndCancelled, ReplyLost
 from .budget import budget
 from .channels import Channel, caused, open_channel, understood
-from .connecting import named, pack, pack_evalsha, was_broken
+from .connecting import named, pack, pack_eval, pack_evalsha, was_broken
 
 if TYPE_CHECKING:
     from ..scripts import Script
 
 # How long to wait for a server's word that it has closed the connection, in seconds.
 _CLOSING_SECONDS = 0.2
+# How long who is cancelled waits to know whether it is registered, in seconds.
+_JOINING_SECONDS = 0.5
 # The same with TLS, where only what is there already can be had.
 _LOOKING_SECONDS = 0.001
 
@@ -119,9 +124,10 @@ class AsyncBlockedListener:
 
     def __init__(self, listeners: AsyncListeners, channel: Channel) -> None:
         self._listeners, self._channel = listeners, channel
-        self._joined, self._popped = _Awaited(), _Awaited()
-        self._heard = self._dropped = False
-        # Claims are left to the caller: it is in the same turn of the loop.
+        self._joined, self._popped, self._answered = _Awaited(), _Awaited(), _Awaited()
+        self._heard = self._over = False
+        # The one that was sent.
+        self._claim: Claim | None = None
         self.claimed_at: float | None = None
 
     async def start(
@@ -132,23 +138,37 @@ class AsyncBlockedListener:
         command = pack_evalsha(script, keys, args) + pack(b"BLPOP", wake, b"%.3f" % seconds)
         try:
             self._channel.send(command, (self._joined, self._popped))
-            if not await self._joined.wait(timeout):
-                raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
-            return self._joined.result()
-        except NoScriptError:
-            return None
-        except asyncio.CancelledError:
-            # What takes the registration back must not overtake it.
-            await self._joined.wait(_CLOSING_SECONDS)
-            self.drop()
-            raise
+            await self._joined.wait(timeout)
+            return self._joined_reply(timeout)
+        except asyncio.CancelledError as cancelled:
+            # What takes the registration back must not overtake it, nor a ticket be lost.
+            await _outlast(self._joined, _JOINING_SECONDS)
+            try:
+                reply = self._joined_reply(timeout)
+            except Exception:  # noqa: BLE001 - nobody is to hear of it but as a cancellation
+                self.drop()
+                raise cancelled from None
+            raise JoinedAndCancelled(cancelled, self, reply) from None
         except BaseException:
             self.drop()
             raise
 
-    async def hear(self, timeout: float) -> bytes | None:
-        if not await self._popped.wait(timeout):
+    def _joined_reply(self, timeout: float) -> Any:
+        try:
+            if not self._joined.happened:
+                raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
+            return self._joined.result()
+        except NoScriptError:
             return None
+
+    async def hear(self, timeout: float, claim: Claim | None = None) -> bytes | None:
+        if claim is not None:
+            self._popped.first = partial(self._send, claim)
+        try:
+            if not await self._popped.wait(timeout):
+                return None
+        finally:
+            self._popped.first = None
         try:
             ticket = self._ticket()
         except ResponseError as error:
@@ -159,12 +179,40 @@ class AsyncBlockedListener:
         except BaseException:
             self.drop()
             raise
-        self._heard = self._dropped = True
-        self._listeners.give_back(self._channel)
+        self._heard = True
+        if self._claim is None:
+            self._keep_channel()
         return ticket
 
+    def _send(self, claim: Claim) -> None:
+        popped = self._popped.reply
+        if isinstance(popped, list) and self._channel.is_open:
+            command = pack_evalsha(claim.script, claim.keys, (*claim.args, bytes(popped[1])))
+            self._claim, self.claimed_at = claim, clock.monotonic()
+            self._channel.send(command, (self._answered,))
+
+    async def answer(self, timeout: float) -> Any:
+        if not await self._answered.wait(timeout):
+            self.drop()
+            raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
+        try:
+            reply = self._answered.result()
+        except NoScriptError:
+            reply = None
+        except ResponseError:
+            self._keep_channel()
+            raise
+        except BaseException:
+            self.drop()
+            raise
+        self._keep_channel()
+        return reply
+
     async def hang_up(self) -> bytes | None:
-        if not self._popped.is_done:
+        if self._claim is not None:
+            self.drop()
+            return None
+        if not self._popped.happened:
             # Then the server closes the connection, and what it sent before is all there is.
             await self._popped.wait(_CLOSING_SECONDS if self._channel.send_eof() else _LOOKING_SECONDS)
         self.drop()
@@ -173,10 +221,16 @@ class AsyncBlockedListener:
         except (ReplyLost, ResponseError):
             return None
 
+    def _keep_channel(self) -> None:
+        self._over = True
+        self._listeners.give_back(self._channel)
+
     def drop(self) -> None:
-        """Close the connection."""
-        if not self._dropped:
-            self._dropped = True
+        """Close the connection; a claim whose answer nobody has read is undone."""
+        if not self._over:
+            self._over = True
+            if self._claim is not None and self._channel.is_open and asyncio._get_running_loop() is self._popped.loop:
+                self._channel.send(pack_eval(*self._claim.undo), (_Awaited(),))
             self._listeners.discard(self._channel)
 
     def _ticket(self) -> bytes:
@@ -186,30 +240,34 @@ class AsyncBlockedListener:
         return bytes(popped[1])
 
 
-class _Awaited:
+class _Awaited(Moment):
     """One reply that somebody waits for, now and then."""
 
     def __init__(self) -> None:
-        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @property
-    def is_done(self) -> bool:
-        return self._future.done()
+        super().__init__()
+        self.reply: Any = None
+        # What is to be done before anybody is told.
+        self.first: Callable[[], None] | None = None
 
     def answer(self, reply: Any) -> None:
-        self._future.set_result(understood(reply))
+        self.reply = understood(reply)
+        if self.first is not None:
+            self.first()
+        self.happen()
 
     def fail(self, error: Exception) -> None:
-        self._future.set_result(caused(ReplyLost(), error))
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for it, so many seconds; a wait that is cancelled takes nothing away."""
-        if not self._future.done():
-            await asyncio.wait({self._future}, timeout=max(0.0, seconds))
-        return self._future.done()
+        self.reply = caused(ReplyLost(), error)
+        self.happen()
 
     def result(self) -> Any:
-        reply = self._future.result()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+
+async def _outlast(moment: Moment, seconds: float) -> None:
+    """Wait for it, also when cancelled."""
+    ends = moment.loop.time() + seconds
+    while not moment.happened and (left := ends - moment.loop.time()) > 0:
+        with suppress(asyncio.CancelledError):
+            await moment.wait(left)

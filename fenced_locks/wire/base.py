@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -69,11 +70,28 @@ class Listener(Protocol):
         """Stop waiting; return the ticket if it came in that moment. A claim without answer is undone."""
 
 
-class AsyncListener(Protocol):
-    """A task's own connection, on which it blocks until a ticket comes. A cancelled call loses no ticket."""
+class JoinedAndCancelled(Exception):
+    """A cancellation came while a task registered; it has a listener now, which is to be hung up, and a reply."""
 
-    async def hear(self, timeout: float) -> bytes | None:
-        """As ``Listener.hear``, without a claim."""
+    def __init__(self, cancelled: CancelledError, listener: AsyncListener, reply: Any) -> None:
+        self.cancelled, self.found = cancelled, (listener, reply)
+
+
+class AsyncListener(Protocol):
+    """
+    A task's own connection, on which it blocks until a ticket comes. A cancelled call loses no ticket.
+
+    Attributes:
+        claimed_at: As ``Listener.claimed_at``.
+    """
+
+    claimed_at: float | None
+
+    async def hear(self, timeout: float, claim: Claim | None = None) -> bytes | None:
+        """As ``Listener.hear``."""
+
+    async def answer(self, timeout: float) -> Any:
+        """As ``Listener.answer``; who is cancelled has to hang up."""
 
     async def hang_up(self) -> bytes | None:
         """As ``Listener.hang_up``; asked again, it says the same."""
@@ -172,4 +190,9 @@ class AsyncWire(Protocol):
     async def listen(
         self, script: Script, keys: Sequence[bytes], args: Sequence[bytes], timeout: float, wake: bytes, seconds: float
     ) -> tuple[AsyncListener, Any] | None:
-        """As ``Wire.listen``."""
+        """
+        As ``Wire.listen``.
+
+        Raises:
+            JoinedAndCancelled: In place of a cancellation that came when the script was on its way.
+        """

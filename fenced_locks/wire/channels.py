@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from redis.asyncio.connection import async_timeout  # type: ignore[attr-defined]
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ReadOnlyError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ..awaits import within
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost
 from .connecting import REFERRING, named
 from .replies import Replies
@@ -38,7 +37,6 @@ class Receiver(Protocol):
 
 
 E = TypeVar("E", bound=Exception)
-T = TypeVar("T")
 
 
 def caused(error: E, cause: BaseException | None) -> E:
@@ -179,7 +177,7 @@ async def connect(connection: Any, seconds: float) -> None:
     """
     is_connected = False
     try:
-        await within(seconds, connection.connect())
+        await within(seconds, connection.connect)
         if is_gone(connection):
             raise RedisConnectionError("closed by the server at once")
         is_connected = True
@@ -192,22 +190,6 @@ async def connect(connection: Any, seconds: float) -> None:
             # Half made, it might not have selected its database yet. A loop that is closed cannot close it any more.
             with suppress(RuntimeError):
                 connection._close()
-
-
-async def within(seconds: float, exchange: Awaitable[T]) -> T:
-    """
-    Return what comes of an exchange with the server.
-
-    Not by ``wait_for``, which before Python 3.12 loses a cancellation that comes in the moment when it is done.
-
-    Raises:
-        redis.exceptions.TimeoutError: It took longer; it was cancelled.
-    """
-    try:
-        async with async_timeout(max(0.001, seconds)):
-            return await exchange
-    except asyncio.TimeoutError:
-        raise RedisTimeoutError(f"no reply within {seconds:.3f} s") from None
 
 
 def is_gone(connection: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ..awaits import abandon
 from .base import REFUSED_FOR_GOOD, UNREACHABLE, NotSent, ReplyLost, Undo
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class AsyncClientWire:
         except asyncio.CancelledError:
             # What is sent to undo it must not overtake it.
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)
-            task.cancel()
+            abandon(task)
             raise
         if not task.done():
             raise ReplyLost from RedisTimeoutError(f"no reply within {timeout:.3f} s")
