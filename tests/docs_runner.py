@@ -13,9 +13,9 @@ The fence of a block says what is done with it:
     <!-- not run: reason -->                in front of a block: it is only shown
     <!-- needs: celery, django.tasks -->    anywhere: modules without which the page cannot be run
 
-A block inside an HTML comment is run but not shown; what is shown needs no name and no module of it. In expected output ``...`` stands for anything, and what differs
-from run to run is alike: times, owner ids, tokens of 16 digits, fractions of seconds. The other pages go on with
-the project of the tutorial.
+A block inside an HTML comment is run but not shown; what is shown needs no name and no module of it. In expected
+output ``...`` stands for anything, and what differs from run to run is alike: times, owner ids, tokens of 16 digits,
+fractions of seconds. The other pages go on with the project of the tutorial.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def run_in(folder: Path, of_page: Iterable[Block]) -> None:
 
 
 def environment(folder: Path, redis_url: str) -> dict[str, str]:
-    """Return the environment of a page's process: this Python, the page's project, warnings as errors."""
+    """Return the environment of a page's process: this Python, the page's project, its server, warnings as errors."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "mysite.settings",
@@ -241,6 +241,9 @@ def environment(folder: Path, redis_url: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "PYTHONWARNINGS": ",".join(["error", *(f"ignore:::{module}" for module in _MAY_WARN)]),
         "REDIS_URL": redis_url,
+        "LOCKS_URL": f"{redis_url[:-1]}1",  # another database of that server
+        # What the reader has installed or not must not matter.
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
     }
 
 
