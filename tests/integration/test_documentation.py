@@ -120,6 +120,14 @@ def test_readme_is_short_and_has_each_command_once_on_a_line() -> None:
     assert [command.rpartition("/")[2] for command in commands] == ["manage.py demo", "pytest"]
 
 
+def test_readme_has_one_picture_that_stands_alone() -> None:
+    (picture,) = re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)|<img", README.read_text())
+    drawing = (docs_runner.ROOT / picture).read_text()
+    assert "prefers-color-scheme: dark" in drawing
+    # A variable of the site's theme is undefined where the drawing is an <img>.
+    assert re.findall(r"var\(--md-[\w-]+\)", drawing) == []
+
+
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_one_sentence_per_line(page: Path) -> None:
     lines = [re.sub(r"^ *\d\. ", "", line) for line in prose(page)]
