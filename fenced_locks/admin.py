@@ -218,7 +218,7 @@ class LockAdmin(_ModelAdmin):
         self, request: HttpRequest, template: str, context: dict[str, Any], extra: dict[str, Any] | None
     ) -> TemplateResponse:
         request.current_app = self.admin_site.name
-        own = {"opts": self.opts, "listed_trail": django.VERSION >= (6, 1)}
+        own = {"opts": self.opts, "since_6_1": django.VERSION >= (6, 1)}
         everything = {**self.admin_site.each_context(request), **own, **context, **(extra or {})}
         return TemplateResponse(request, f"admin/fenced_locks/lock/{template}", everything)
 
