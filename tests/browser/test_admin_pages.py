@@ -129,6 +129,9 @@ def test_a_release_wakes_the_next_waiter_and_is_in_the_log(shop: shops.Shop, vis
     assert "order:1001" in page.inner_text("#recent-actions-module")
     page.click("#recent-actions-module >> text=order:1001")
     page.wait_for_selector(".field-owner")
+    page.click("text=History")
+    page.wait_for_selector("#change-history")
+    assert f"held by {stuck.owner_id}" in page.inner_text("#change-history")
 
 
 def test_no_takes_me_back(shop: shops.Shop, visit: Any) -> None:

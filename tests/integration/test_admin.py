@@ -351,6 +351,7 @@ class TestWithoutAServer:
             response = operator.get(address)
             assert response.status_code == 200
             assert "Redis behind cache alias 'default' cannot be read" in text_of(response)
+            assert "0 fenced locks" not in text_of(response)
         answer = operator.post(RELEASE, {"confirmed": "1", "lease": "order_3A1.web_3A1"}, follow=True)
         assert "Not released: order:1" in text_of(answer)
         assert not LogEntry.objects.exists()
