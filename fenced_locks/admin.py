@@ -25,7 +25,7 @@ from . import freeing, globs
 from .admin_paths import unquote
 from .admin_shown import RowsOf, Shown, agreement, explained, left, promise, resource_text, show
 from .conf import conf
-from .connections import get_client
+from .connections import get_single_client
 from .exceptions import FencedLockError
 from .issuers import ExternalIssuer
 from .models import Lock
@@ -159,7 +159,7 @@ class LockAdmin(_ModelAdmin):
         lock = _lock_name(reader, resource)
         (before,) = reader.read([lock])
         shown = show(before)
-        freed = freeing.free(get_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
+        freed = freeing.free(get_single_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
         if not freed.freed:
             messages.error(request, f"Not released: {shown.resource}: {printable(freed.problem)}")
             return
@@ -212,7 +212,7 @@ class LockAdmin(_ModelAdmin):
 
 
 def _reader() -> Reader:
-    return Reader(get_client(), configured_issuer(), conf.KEY_PREFIX)
+    return Reader(get_single_client(), configured_issuer(), conf.KEY_PREFIX)
 
 
 def _wider(pattern: str) -> str:

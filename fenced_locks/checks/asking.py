@@ -68,8 +68,16 @@ def line_to(connection: Any, seconds: float) -> Iterator[Line]:
 
 
 def connection_like(client: Any) -> Any:
-    """Return a new connection, not connected yet, such as those of the client."""
-    return maker(client.connection_pool)()
+    """
+    Return a new connection, not connected yet, such as those of the client.
+
+    Raises:
+        CannotAsk: Its options are refused.
+    """
+    try:
+        return maker(client.connection_pool)()
+    except Exception as error:  # redis-py looks at options no sooner
+        raise CannotAsk(_reason(error)) from error
 
 
 def connection_to(client: Any, host: str, port: int) -> Any:

@@ -16,7 +16,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from ..comparison import Page, compare, counters_of, read_rows
 from ..conf import conf
-from ..connections import get_client
+from ..connections import get_single_client
 from ..exceptions import IssuerError
 from ..registered import registered_models
 from ..shortcuts import configured_issuer
@@ -83,7 +83,7 @@ def _open(options: dict[str, Any]) -> tuple[str, Iterator[Page]]:
         template = ResourceTemplate(options["resource"] or _registered_as(model))
         database = connections[options["database"] or router.db_for_write(model)]
         rows = read_rows(model, template, database.alias)
-        counters = counters_of(configured_issuer(), get_client(alias))
+        counters = counters_of(configured_issuer(), get_single_client(alias))
     except _USAGE as error:
         raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
     return alias, compare(rows, counters, prefix=conf.KEY_PREFIX, repair=options["repair"])

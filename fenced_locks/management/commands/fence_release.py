@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import globs
 from ...conf import conf
-from ...connections import get_client
+from ...connections import get_single_client
 from ...exceptions import FencedLockError
 from ...freeing import Freed, free
 from ...issuers import AnyIssuer, ExternalIssuer
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         try:
             alias = alias or conf.USING
             issuer = configured_issuer()
-            client = get_client(alias)
+            client = get_single_client(alias)
             leases = list(self._leases(options, Reader(client, issuer, conf.KEY_PREFIX), issuer))
             if self._is_wanted(options, leases):
                 self._left += sum([not self._free(client, lease, issuer) for lease in leases])

@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from ...conf import conf
-from ...connections import get_client
+from ...connections import get_single_client
 from ...durations import to_seconds
 from ...inspection import Page, read_pages
 from ...issuers import ExternalIssuer, Issuer, get_issuer
@@ -149,7 +149,7 @@ def _open(options: dict[str, Any]) -> tuple[str, Issuer, Iterator[Page]]:
         alias = conf.USING if options["using"] is None else options["using"]
         issuer = get_issuer(conf.ISSUER)
         pages = read_pages(
-            get_client(alias), options["pattern"], prefix=conf.KEY_PREFIX, issuer=issuer, held=options["held"]
+            get_single_client(alias), options["pattern"], prefix=conf.KEY_PREFIX, issuer=issuer, held=options["held"]
         )
     except (ImproperlyConfigured, ImportError, TypeError, ValueError) as error:
         raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
