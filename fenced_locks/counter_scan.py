@@ -201,6 +201,8 @@ def _lease(owner: bytes | None, kind: str, end_ms: int) -> Lease:
     remaining = None if end_ms < 0 else end_ms / 1000
     if owner is None:
         return Lease(remaining, None, f"lock key is a {kind}")
+    if not owner:
+        return Lease(remaining, None, "lock key is empty")
     # A ticket is for the waiter alone: whoever knows it may take the lock.
     return Lease(remaining, None, HANDED_OVER) if is_ticket(owner) else Lease(remaining, owner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -15,6 +16,9 @@ from .conf import conf
 from .querysets import FencedQuerySet
 from .templates import ResourceTemplate
 
+# Each takes a query.
+_MOST_READINGS = 1000
+_ROWS_AT_ONCE = 500
 _UNUSABLE = (FieldDoesNotExist, FieldError, LookupError, TypeError, ValueError)
 
 
@@ -31,18 +35,25 @@ class Registered(NamedTuple):
 
     def rows(self, resource: str) -> Iterator[Row]:
         """
-        Yield the rows that are written under a resource, by primary key.
+        Yield the rows that are written under a resource, each once, as they are read.
 
         Raises:
             django.db.Error: They cannot be read.
+            ImproperlyConfigured: The name can be read as too many rows: ``"a:::::::b"`` as ``"<x>:<y>:<z>"``.
         """
         lookups = _lookups(self.template)
-        found: dict[Any, Row] = {}
-        for texts in self.template.parse(resource):
-            values = self._values(dict(zip(lookups, texts, strict=True)), lookups)
-            # What the database takes for equal may be another resource: upper case, other digits.
-            found |= {pk: Row(pk, resource, token) for pk, token, *named in values if self._is(resource, named)}
-        yield from (found[pk] for pk in sorted(found))
+        seen = set()
+        for number, texts in enumerate(self.template.parse(resource)):
+            if number == _MOST_READINGS:
+                raise ImproperlyConfigured(
+                    f"FENCED_LOCKS['MODELS'][{self.model._meta.label!r}]: {resource!r} can be read as "
+                    f"{self.template.text!r} in more than {_MOST_READINGS} ways"
+                )
+            for pk, token, *named in self._values(dict(zip(lookups, texts, strict=True)), lookups):
+                # What the database takes for equal may be another resource: upper case, other digits.
+                if pk not in seen and self._is(resource, named):
+                    seen.add(pk)
+                    yield Row(pk, resource, token)
 
     def outdate(self, resource: str, token: int) -> int:
         """
@@ -62,13 +73,13 @@ class Registered(NamedTuple):
                 changed += locked_writes.write(rows, admitted, token, {})
         return changed
 
-    def _values(self, conditions: dict[str, str], lookups: list[str]) -> list[tuple[Any, ...]]:
+    def _values(self, conditions: dict[str, str], lookups: list[str]) -> Iterator[tuple[Any, ...]]:
         rows = self.model._base_manager.using(self.database)
-        try:
-            return list(rows.filter(**conditions).order_by("pk").values_list("pk", "fence_token", *lookups))
-        except (ValidationError, ValueError, OverflowError):
-            # A text that no value of the field has.
-            return []
+        # Where the text is none that a value of the field has, there are no rows.
+        with suppress(ValidationError, ValueError, OverflowError):
+            found = rows.filter(**conditions).order_by("pk").values_list("pk", "fence_token", *lookups)
+            # A template without placeholders names all rows of a table.
+            yield from found.iterator(chunk_size=_ROWS_AT_ONCE)
 
     def _is(self, resource: str, values: list[Any]) -> bool:
         try:
