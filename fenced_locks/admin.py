@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import django
 import redis
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote as quote_key
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import Error as DatabaseError
-from django.db import transaction
+from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -149,9 +150,9 @@ class LockAdmin(_ModelAdmin):
             name, _, owner = lease.partition(".")
             try:
                 self._release_one(request, unquote(name), unquote(owner))
-            except (*_UNREADABLE, ValueError) as error:
+            except (*_UNREADABLE, ValueError, Http404) as error:
                 resource = printable(unquote(name).decode("utf-8", "backslashreplace"))
-                messages.error(request, f"Not released: {resource}: {explained(error)}")
+                messages.error(request, f"Not released: {resource}: {explained(error, 'says')}")
         return HttpResponseRedirect(self._address("changelist"))
 
     def _release_one(self, request: HttpRequest, resource: bytes, owner: bytes) -> None:
@@ -165,8 +166,15 @@ class LockAdmin(_ModelAdmin):
             return
         done = f"Released {shown.resource}, held by {printable(owner.decode('utf-8', 'backslashreplace'))}"
         told = f"{done} with {left(before)}.{promise(freed)}"
-        self.log_change(request, Lock(resource=shown.resource), told)
-        (messages.warning if freed.problem else messages.success)(request, told)
+        problem = freed.problem
+        try:
+            with transaction.atomic(using=router.db_for_write(LogEntry)):
+                self.log_change(request, Lock(resource=shown.resource), told)
+        except DatabaseError as error:
+            # The others that were selected must be released all the same.
+            problem = explained(error)
+            told += f" The log of the admin could not be written: {problem}."
+        (messages.warning if problem else messages.success)(request, told)
 
     def _tables(self, request: HttpRequest, shown: Shown) -> Iterator[RowsOf]:
         for each in registered_models():

@@ -6,6 +6,7 @@ Unlike the stream of ``inspection`` this tells how many wait, and keeps names an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -19,8 +20,9 @@ from .issuers import AnyIssuer, ExternalIssuer
 from .locks.core import is_owner_id
 from .reading_line import Line
 
-# What one page of a listing may cost the server: calls of SCAN, and keys that it looks at for each.
+# What one page of a listing may cost: calls of SCAN and keys that the server looks at for each, and seconds.
 _CALLS = 120
+_SECONDS = 5.0
 _NARROW, _WIDE = 100, 800
 # The score of a waiter is its arrival in microseconds; the mark of a run among them is in milliseconds.
 _FIRST_WAITER = b"100000000000000"
@@ -130,10 +132,10 @@ class Reader:
             return Listing([each for each in self.read([self.name_of(narrow.literal)]) if _is_known(each, held)], "")
         following: bytes | None = cursor.encode() or b"0"
         found: dict[bytes, Resource] = {}
-        latest = 1
+        latest, ends = 1, time.monotonic() + _SECONDS
         with closing(Line(self._pool)) as line:
             for _ in range(_CALLS):
-                if following is None or len(found) >= rows:
+                if following is None or len(found) >= rows or time.monotonic() > ends:
                     break
                 raw, following = counter_scan.follow(line, narrow if latest else wide, following)
                 raw = _present(raw, held=held)

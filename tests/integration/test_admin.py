@@ -9,7 +9,7 @@ import redis
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.urls import resolve, reverse
 
@@ -166,6 +166,25 @@ class TestList:
         assert "There is more" in text_of(response)
         assert "q=stock" in following(response)
 
+    def test_nor_does_it_take_longer_where_the_server_is_slow(
+        self, viewer, r, make_proxy, redis_url, settings, monkeypatch
+    ):
+        monkeypatch.setattr("fenced_locks.resources._SECONDS", 0.3)
+        r.mset({f"fence:{{order:{number}}}": number for number in range(5000)})
+        proxy = make_proxy(redis_url)
+        settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url}}
+        proxy.delay_reply(0.1, "SCAN", times=50)
+        response = viewer.get(LIST, {"q": "stock:*"})
+        assert 1 < len(proxy.calls("SCAN")) < 6
+        assert "There is more" in text_of(response)
+
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_times_are_those_of_the_time_zone(self, viewer, r, settings, use_tz):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Tokyo"
+        r.set("fence:{order:1}", 1764424512345678)
+        for address in (LIST, page_of("order:1")):
+            assert "2025-11-29 22:55:12" in text_of(viewer.get(address))
+
     @pytest.mark.parametrize(
         "query", [{"q": "["}, {"cursor": "x"}, {"cursor": "-1"}, {"cursor": "9" * 30}, {"q": "fence:x"}]
     )
@@ -301,6 +320,34 @@ class TestRelease:
         operator.post(RELEASE, {"confirmed": "1", "lease": [lease_of(lock) for lock in locks[:2]]})
         assert [lock.owned() for lock in locks] == [False, False, True]
         assert LogEntry.objects.count() == 2
+
+    def test_one_that_names_no_lease_does_not_keep_the_others(self, operator, held):
+        leases = ["fence_3Ax.y", ".", "order_3A2.web", lease_of(held)]
+        text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": leases}, follow=True))
+        assert (text.count("Not released"), text.count("Released order:1, ")) == (3, 1)
+        assert not held.owned()
+
+    def test_nor_does_a_log_that_cannot_be_written(self, operator, held, r):
+        def fail(execute, sql, *query):
+            if "django_admin_log" in sql:
+                raise OperationalError("disk full")
+            return execute(sql, *query)
+
+        with FencedLock(r, "order:2", timeout=30, raise_on_release_error=False) as other:
+            with connection.execute_wrapper(fail):
+                leases = {"confirmed": "1", "lease": [lease_of(held), lease_of(other)]}
+                text = text_of(operator.post(RELEASE, leases, follow=True))
+            assert text.count("The log of the admin could not be written: disk full.") == 2
+            assert not r.exists("order:1", "order:2")
+
+    def test_a_server_that_takes_no_writes_is_told(self, operator, own_server, settings):
+        url = own_server().url
+        settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}}
+        with redis.Redis.from_url(url) as replica:
+            replica.set("order:1", "web:1")
+            replica.replicaof("127.0.0.1", 1)
+            text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": "order_3A1.web_3A1"}, follow=True))
+        assert re.search(r"Not released: order:1: Redis behind cache alias 'default' says: .*replica", text)
 
     @pytest.mark.parametrize("lease", ["", "order_3A1", "order_3A1.", "order_3A1.ticket_3Ax", ".", "fence_3Ax.y"])
     def test_what_names_no_lease_frees_none(self, operator, held, r, lease):
