@@ -22,7 +22,7 @@ from django.utils.decorators import method_decorator
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
-from . import freeing, globs
+from . import counter_rows, freeing, globs
 from .admin_paths import unquote
 from .admin_shown import RowsOf, Shown, agreement, explained, left, promise, resource_text, show
 from .conf import conf
@@ -241,4 +241,4 @@ def _elsewhere() -> str:
         issuer = configured_issuer()
     except ImproperlyConfigured:
         return ""
-    return issuer.name if isinstance(issuer, ExternalIssuer) else ""
+    return issuer.name if isinstance(issuer, ExternalIssuer) and not counter_rows.are_listed(issuer) else ""

@@ -6,14 +6,16 @@ import re
 
 import pytest
 import redis
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.test import Client
-from django.urls import resolve, reverse
+from django.urls import path, resolve, reverse
 
 from fenced_locks import FencedLock
+from fenced_locks.admin import LockAdmin
 from fenced_locks.admin_paths import quote, unquote
 from fenced_locks.models import Lock
 from tests.app.models import Order
@@ -193,14 +195,6 @@ class TestList:
         assert response.status_code == 200
         assert "errornote" in response.content.decode()
 
-    def test_tokens_from_the_database_are_not_listed_but_found(self, viewer, r, settings):
-        settings.FENCED_LOCKS = {"ISSUER": "database"}
-        with FencedLock(r, "order:9", timeout=30, issuer="database") as lock:
-            assert "outside Redis" in text_of(viewer.get(LIST))
-            response = viewer.get(LIST, {"q": "order:9"})
-            assert rows_of(response) == ["order:9"]
-            assert f"order:9 held {lock.owner_id}" in text_of(response)
-
 
 class TestOneResource:
     def test_everything_that_is_known(self, viewer, held):
@@ -359,6 +353,31 @@ class TestRelease:
 
     def test_it_is_not_part_of_a_transaction_of_the_request(self):
         assert "default" in resolve(reverse("admin:fenced_locks_lock_release")).func._non_atomic_requests
+
+
+own_site = admin.AdminSite(name="ops")
+own_site.register(Lock, LockAdmin)
+urlpatterns = [path("ops/", own_site.urls), path("admin/", admin.site.urls)]
+
+
+def test_in_a_site_of_its_own_no_link_leads_to_the_other(operator, held, settings):
+    settings.ROOT_URLCONF = __name__
+    for address in (LIST, page_of("order:1"), f"{RELEASE}?name=order_3A1", "/admin/"):
+        page = operator.get(address.replace("/admin/", "/ops/")).content.decode()
+        assert "/ops/fenced_locks/lock/" in page
+        assert '"/admin/' not in page
+    answer = operator.post(RELEASE.replace("/admin/", "/ops/"), {"confirmed": "1", "lease": lease_of(held)})
+    assert answer.headers["Location"] == "/ops/fenced_locks/lock/"
+    assert not held.owned()
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_numbers_have_separators_but_for_tokens(operator, r, settings, language):
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = language, True
+    r.zadd("queue:{order:1}", {f"web:{number}": 1764000000000000 + number for number in range(1500)})
+    r.mset({"fence:{order:1}": 1764424512345678, "order:1": "web:1:x"})
+    for address in (LIST, page_of("order:1")):
+        assert "1764424512345678" in text_of(operator.get(address))
 
 
 class TestWithoutAServer:

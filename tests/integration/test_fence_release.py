@@ -166,12 +166,6 @@ class TestExitCodes:
         code, _ = fence_release(*arguments, **{"yes": True, **options})
         assert (code, len(held(locks))) == (2, 3)
 
-    def test_2_for_a_pattern_where_the_counters_are_elsewhere(self, locks, settings):
-        settings.FENCED_LOCKS = {"ISSUER": "database"}
-        code, out = fence_release(pattern="*", yes=True)
-        assert code == 2
-        assert "name the resources" in out
-
     def test_3_for_a_server_that_is_down(self, settings, r):
         settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}}
         code, out = fence_release("order:1", yes=True)

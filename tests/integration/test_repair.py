@@ -308,14 +308,6 @@ def test_an_issuer_that_cannot_tell_or_be_raised_says_so(settings):
         Numbers().raise_tokens({"order:1": 5})
 
 
-def test_the_list_says_that_such_counters_are_not_in_it(settings):
-    settings.FENCED_LOCKS = {"ISSUER": "database"}
-    _, out, _ = fence_status("*")
-    assert out.splitlines()[1] == (
-        "The issuer 'database' keeps its counters outside Redis: its resources are not among these."
-    )
-
-
 def test_pages_are_small_and_follow_each_other_without_a_gap(r, counter, django_assert_num_queries):
     rows = Order.objects.bulk_create([Order(fence_token=n % 7) for n in range(1, 1001)])
     with django_assert_num_queries(10):

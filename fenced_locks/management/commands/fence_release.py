@@ -12,7 +12,7 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import globs
+from ... import counter_rows, globs
 from ...conf import conf
 from ...connections import get_single_client
 from ...exceptions import FencedLockError
@@ -95,7 +95,7 @@ class Command(BaseCommand):
             if not named:
                 raise ValueError("name a resource, or use --pattern or --owner")
             return
-        if isinstance(issuer, ExternalIssuer):
+        if isinstance(issuer, ExternalIssuer) and not counter_rows.are_listed(issuer):
             raise ValueError(f"the issuer {issuer.name!r} keeps its counters outside Redis: name the resources")
         seen = {resource.name for resource in named}
         for resource in reader.held(pattern):
