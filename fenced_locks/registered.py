@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured, ValidationError
-from django.db import models, router, transaction
+from django.db import DataError, models, router, transaction
 
 from . import locked_writes
 from .comparison import Row
@@ -75,11 +74,20 @@ class Registered(NamedTuple):
 
     def _values(self, conditions: dict[str, str], lookups: list[str]) -> Iterator[tuple[Any, ...]]:
         rows = self.model._base_manager.using(self.database)
-        # Where the text is none that a value of the field has, there are no rows.
-        with suppress(ValidationError, ValueError, OverflowError):
-            found = rows.filter(**conditions).order_by("pk").values_list("pk", "fence_token", *lookups)
-            # A template without placeholders names all rows of a table.
-            yield from found.iterator(chunk_size=_ROWS_AT_ONCE)
+        last: tuple[Any, ...] | None = None
+        while True:
+            try:
+                # A savepoint: what PostgreSQL refuses would end the transaction of a request.
+                with transaction.atomic(using=self.database):
+                    found = rows.filter(**conditions, **({} if last is None else {"pk__gt": last[0]})).order_by("pk")
+                    page = list(found.values_list("pk", "fence_token", *lookups)[:_ROWS_AT_ONCE])
+            except (ValidationError, ValueError, OverflowError, DataError):
+                # A text that no value of the field has.
+                return
+            yield from page
+            if len(page) < _ROWS_AT_ONCE:
+                return
+            last = page[-1]
 
     def _is(self, resource: str, values: list[Any]) -> bool:
         try:
@@ -98,6 +106,18 @@ def registered_models() -> list[Registered]:
     return [registered(label, text) for label, text in conf.MODELS.items()]
 
 
+def model_named(label: str) -> type[models.Model]:
+    """
+    Return a model by the names of its app and its own: ``"shop.Order"``.
+
+    Raises:
+        LookupError: There is none.
+    """
+    if label.count(".") != 1:
+        raise LookupError(f"a model is named by its app and its own name, like 'shop.Order'; got {label!r}")
+    return apps.get_model(label)
+
+
 def registered(label: str, text: str) -> Registered:
     """
     Return one entry of the setting.
@@ -106,7 +126,7 @@ def registered(label: str, text: str) -> Registered:
         ImproperlyConfigured: It cannot be used.
     """
     try:
-        model = apps.get_model(label)
+        model = model_named(label)
         model._meta.get_field("fence_token")
         template = ResourceTemplate(text)
         model._base_manager.values_list(*_lookups(template))

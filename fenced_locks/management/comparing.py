@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import redis
-from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
@@ -19,7 +18,7 @@ from ..comparison import Page, compare, counters_of, read_rows
 from ..conf import conf
 from ..connections import get_single_client
 from ..exceptions import IssuerError
-from ..registered import registered_models
+from ..registered import model_named, registered_models
 from ..shortcuts import configured_issuer
 from ..templates import ResourceTemplate
 from ..texts import one_line
@@ -79,7 +78,7 @@ def _open(options: dict[str, Any]) -> tuple[str, Iterator[Page]]:
         raise CommandError("a pattern and --held do not go with --model", returncode=EXIT_USAGE)
     try:
         alias = conf.USING if options["using"] is None else options["using"]
-        model = apps.get_model(options["model"])
+        model = model_named(options["model"])
         model._meta.get_field("fence_token")
         resource, database = options["resource"], options["database"]
         template = ResourceTemplate(_registered_as(model) if resource is None else resource)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from threading import TIMEOUT_MAX
 from typing import Protocol
 
 from django.core.management.base import CommandError
@@ -90,7 +91,7 @@ def watch(screen: Screen, seconds: float, show: Callable[[], None], patient: int
                     raise
                 screen.write(f"{error}\n")
             screen.show()
-            time.sleep(seconds)
+            time.sleep(min(seconds, TIMEOUT_MAX))
     except KeyboardInterrupt:
         pass
     finally:

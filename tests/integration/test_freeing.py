@@ -201,6 +201,17 @@ class TestTheRows:
         assert [row.pk for row in each.rows("stock:%7Ba%7D:b")] == [rows["{a}", "b"].pk]
         assert list(each.rows("stock::b")) == list(each.rows("stock:a")) == list(each.rows("x")) == []
 
+    @pytest.mark.parametrize("alias", ["default", "postgres", "mariadb"])
+    @pytest.mark.django_db(databases=["default", "postgres", "mariadb"])
+    def test_what_a_database_cannot_even_compare_is_no_row_and_harms_no_transaction(self, settings, alias):
+        settings.DATABASE_ROUTERS = [Everywhere(alias)]
+        settings.FENCED_LOCKS = {"MODELS": {"app.Stock": "<sku>:<changed_at>", "app.Order": "<status>:<amount>"}}
+        Order.objects.create(status="new", amount=1)
+        stocks, orders = registered_models()
+        for name in ("a\0:1", "a:9999-12-31 23:59:59-20:00", "a:2020-13-01 00:00", "\ud800:1", "new:" + "9" * 5000):
+            assert list(stocks.rows(name)) == list(orders.rows(name)) == []
+        assert len(list(orders.rows("new:1"))) == 1
+
     def test_a_name_with_too_many_readings_is_told_and_freed(self, settings, r):
         settings.FENCED_LOCKS = {"MODELS": {"app.Stock": "<shop>:<sku>:<barcode>"}}
         lock = FencedLock(r, ":" * 100, timeout=30)
@@ -296,3 +307,13 @@ class ToPostgres:
 
     def db_for_write(self, model, **hints):
         return "postgres" if model is Order else None
+
+
+class Everywhere:
+    """All rows are in one database."""
+
+    def __init__(self, alias):
+        self._alias = alias
+
+    def db_for_write(self, model, **hints):
+        return self._alias

@@ -279,6 +279,7 @@ def test_a_wrong_argument_is_a_clear_error(arguments):
     order(5)
     code, out, said = fence_status(*arguments)
     assert (code, bool(said)) == (2, True), said
+    assert "unpack" not in said
     assert out in ("", "[")
     assert "\n" not in said
 
