@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from threading import TIMEOUT_MAX
 from typing import Protocol
 
 from django.core.management.base import CommandError
@@ -15,6 +14,8 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 # Lines that are too long are cut, not wrapped: else the next picture would not cover this one.
 _CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _CLEAR = "\x1b[2J"
+# In seconds: 30 years. The operating system refuses some that are longer.
+_LONGEST = 1e9
 
 
 class Screen(Protocol):
@@ -91,7 +92,7 @@ def watch(screen: Screen, seconds: float, show: Callable[[], None], patient: int
                     raise
                 screen.write(f"{error}\n")
             screen.show()
-            time.sleep(min(seconds, TIMEOUT_MAX))
+            time.sleep(min(seconds, _LONGEST))
     except KeyboardInterrupt:
         pass
     finally:
