@@ -36,6 +36,7 @@ from .shortcuts import configured_issuer
 from .texts import printable
 
 _ROWS_SHOWN = 50
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
 _UNREADABLE = (redis.RedisError, FencedLockError, ImproperlyConfigured)
 
 
@@ -146,13 +147,17 @@ class LockAdmin(_ModelAdmin):
         return self._page(request, "release_confirmation.html", context, None)
 
     def _release(self, request: HttpRequest, leases: Sequence[str]) -> HttpResponse:
-        for lease in leases:
+        for number, lease in enumerate(leases, 1):
             name, _, owner = lease.partition(".")
             try:
                 self._release_one(request, unquote(name), unquote(owner))
             except (*_UNREADABLE, ValueError, Http404) as error:
                 resource = printable(unquote(name).decode("utf-8", "backslashreplace"))
                 messages.error(request, f"Not released: {resource}: {explained(error, 'says')}")
+                if isinstance(error, _UNREACHABLE) and number < len(leases):
+                    # Each would be waited for in turn.
+                    messages.error(request, f"Not released, since not tried: {len(leases) - number} more.")
+                    break
         return HttpResponseRedirect(self._address("changelist"))
 
     def _release_one(self, request: HttpRequest, resource: bytes, owner: bytes) -> None:

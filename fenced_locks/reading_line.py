@@ -31,6 +31,7 @@ class Line:
         self._connection.retry = Retry(NoBackoff(), 0)
         for name in ("socket_timeout", "socket_connect_timeout"):
             setattr(self._connection, name, getattr(self._connection, name, None) or _REPLY_TIMEOUT)
+        self._connected = False
         self._sent: tuple[bytes, ...] = ()
 
     def send(self, *commands: bytes) -> None:
@@ -51,6 +52,10 @@ class Line:
 
     def _transmit(self) -> None:
         with _redis_errors():
+            if not self._connected:
+                # Sending connects by itself, but does not ask a sentinel for the server before.
+                self._connection.connect()
+                self._connected = True
             self._connection.send_packed_command([b"".join(self._sent)])
 
     def _transmit_again(self) -> None:
@@ -70,6 +75,7 @@ class Line:
 
     def close(self) -> None:
         """Give the connection up."""
+        self._connected = False
         self._connection.disconnect()
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import redis
 
+from ..texts import one_line
 from ..wire.base import ReplyLost
 from ..wire.connecting import connect, exchange_all, maker, pack
 
@@ -167,5 +168,5 @@ def read_clock(line: Line) -> Reading | Exception:
 def _reason(error: BaseException) -> str:
     if isinstance(error, ReplyLost) and error.__cause__:
         error = error.__cause__
-    text = str(error).strip().rstrip(".")
+    text = one_line(error).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

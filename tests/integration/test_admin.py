@@ -397,6 +397,14 @@ class TestWithoutAServer:
         assert "Not released: order:1" in text_of(answer)
         assert not LogEntry.objects.exists()
 
+    @pytest.mark.usefixtures("down")
+    def test_it_is_not_asked_for_each_of_many(self, operator):
+        leases = [f"order_3A{number}.web_3A1" for number in range(20)]
+        text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": leases}, follow=True))
+        assert "Not released: order:0: Redis behind cache alias 'default'" in text
+        assert "Not released, since not tried: 19 more." in text
+        assert "order:1:" not in text
+
     @pytest.mark.parametrize("setting", [{"USING": "nowhere"}, {"ISSUER": "clok"}, {"TIMEOUT": 1, "USING": 7}])
     def test_wrong_settings_are_told_too(self, operator, settings, setting):
         settings.FENCED_LOCKS = setting

@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django_redis.pool import ConnectionFactory
 
 from fenced_locks.checks import TAG, server
 
@@ -49,11 +50,11 @@ UNUSABLE = {
     "no certificates": ("rediss://HERE/0?ssl_ca_certs=/nowhere", {}, "No such file"),
     "no socket": ("unix://:s3cret@/nowhere?db=0", {}, "No such file"),
     "no location": (None, {}, "'locks'"),
-    "cluster": ("redis://HERE/0?a=1", options(redis_client_class="redis.cluster.RedisCluster"), "at least one node"),
-    "async": ("redis://HERE/0?b=1", options(redis_client_class="redis.asyncio.Redis"), "does not block"),
+    "cluster": ("redis://HERE/0", options(redis_client_class="redis.cluster.RedisCluster"), "at least one node"),
+    "async": ("redis://HERE/0", options(redis_client_class="redis.asyncio.Redis"), "does not block"),
     "shards": (["redis://HERE/0"], options(client_class="django_redis.client.ShardClient"), "no single server"),
     "no credentials": (
-        "redis://HERE/0?client_name=n",
+        "redis://HERE/0",
         options(connection_pool_kwargs={"credential_provider": NoCredentials()}),
         "no credentials today",
     ),
@@ -70,6 +71,8 @@ def reason(request, settings, redis_url, monkeypatch):
     """Keep the locks in a cache that cannot be used; return what is to be said."""
     backend, case = request.param
     monkeypatch.setattr(server, "SECONDS", 0.5)
+    # It keeps pools by address, whatever the options.
+    monkeypatch.setattr(ConnectionFactory, "_pools", {})
     location, more, said = UNUSABLE[case]
     here = re.search(r"//(.*)/", redis_url)[1]
     if isinstance(location, str):
