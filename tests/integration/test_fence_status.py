@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
