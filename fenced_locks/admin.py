@@ -23,7 +23,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from . import counter_rows, freeing, globs
-from .admin_paths import unquote
+from .admin_paths import quote, unquote
 from .admin_shown import RowsOf, Shown, agreement, explained, left, promise, resource_text, show
 from .conf import conf
 from .connections import get_single_client
@@ -68,13 +68,14 @@ class LockAdmin(_ModelAdmin):
         return self.has_view_permission(request) and request.user.has_perm(f"{self.opts.app_label}.{codename}")
 
     def get_urls(self) -> list[URLPattern]:
-        """The list, one resource, and the release of one or several."""
+        """The list, one resource and its history, and the release of one or several."""
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
         return [
             path("", wrap(self.changelist_view), name=f"{name}_changelist"),
             path("release/", wrap(self.release_view), name=f"{name}_release"),
             path("<str:object_id>/change/", wrap(self.change_view), name=f"{name}_change"),
+            path("<str:object_id>/history/", wrap(self.history_view), name=f"{name}_history"),
         ]
 
     @method_decorator(require_safe)
@@ -98,8 +99,8 @@ class LockAdmin(_ModelAdmin):
             "first": f"?{urlencode(asked)}",
             "following": f"?{urlencode({**asked, 'cursor': listing.cursor})}" if listing.cursor else "",
             "switch": f"?{urlencode({'q': pattern, 'held': '' if held else '1'})}",
-            "resources": [show(resource) for resource in listing.resources],
-            "can_release": self.has_release_permission(request),
+            "resources": (resources := [show(resource) for resource in listing.resources]),
+            "can_release": self.has_release_permission(request) and any(shown.can_free for shown in resources),
             "elsewhere": _elsewhere(),
             "problem": problem,
         }
@@ -114,7 +115,8 @@ class LockAdmin(_ModelAdmin):
             raise PermissionDenied
         context: dict[str, Any] = {"title": "View fenced lock", "can_release": self.has_release_permission(request)}
         name = unquote(object_id)
-        context["subtitle"] = context["here"] = printable(name.decode("utf-8", "backslashreplace"))
+        context["subtitle"] = context["here"] = _text(name)
+        context["path"] = quote(name)
         try:
             reader = _reader()
             (resource,) = reader.read([_lock_name(reader, name)])
@@ -123,6 +125,17 @@ class LockAdmin(_ModelAdmin):
         except _UNREADABLE as error:
             context["problem"] = explained(error)
         return self._page(request, "change_form.html", context, extra_context)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock:
+        """The lock of that name: there is no row to look for."""
+        return Lock(resource=object_id)
+
+    @method_decorator(require_safe)
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """What was released here: when, by whom, and from whom."""
+        return super().history_view(request, quote_key(_text(unquote(object_id))), extra_context)
 
     # A release is for ever, whatever becomes of the rest of the request.
     @transaction.non_atomic_requests
@@ -152,8 +165,7 @@ class LockAdmin(_ModelAdmin):
             try:
                 self._release_one(request, unquote(name), unquote(owner))
             except (*_UNREADABLE, ValueError, Http404) as error:
-                resource = printable(unquote(name).decode("utf-8", "backslashreplace"))
-                messages.error(request, f"Not released: {resource}: {explained(error, 'says')}")
+                messages.error(request, f"Not released: {_text(unquote(name))}: {explained(error, 'says')}")
                 if isinstance(error, _UNREACHABLE) and number < len(leases):
                     # Each would be waited for in turn.
                     messages.error(request, f"Not released, since not tried: {len(leases) - number} more.")
@@ -169,7 +181,7 @@ class LockAdmin(_ModelAdmin):
         if not freed.freed:
             messages.error(request, f"Not released: {shown.resource}: {printable(freed.problem)}")
             return
-        done = f"Released {shown.resource}, held by {printable(owner.decode('utf-8', 'backslashreplace'))}"
+        done = f"Released {shown.resource}, held by {_text(owner)}"
         told = f"{done} with {left(before)}.{promise(freed)}"
         problem = freed.problem
         try:
@@ -226,6 +238,10 @@ class LockAdmin(_ModelAdmin):
 
 def _reader() -> Reader:
     return Reader(get_single_client(), configured_issuer(), conf.KEY_PREFIX)
+
+
+def _text(value: bytes) -> str:
+    return printable(value.decode("utf-8", "backslashreplace"))
 
 
 def _wider(pattern: str) -> str:

@@ -28,6 +28,10 @@ class UnsuitableClient(ImproperlyConfigured):
     """The client class of a cache alias cannot keep locks."""
 
 
+class UnsuitableAlias(ImproperlyConfigured):
+    """No cache has this alias, or its backend has no Redis client."""
+
+
 def get_client(using: str | None = None) -> Redis:
     """
     Return the Redis client behind a cache alias, on the server that takes writes.
@@ -39,6 +43,9 @@ def get_client(using: str | None = None) -> Redis:
         ImproperlyConfigured: No such alias, or its backend has no Redis client.
     """
     alias = conf.USING if using is None else using
+    if alias not in settings.CACHES:
+        known = ", ".join(map(repr, settings.CACHES))
+        raise UnsuitableAlias(f"cache alias {alias!r} for locks is not in CACHES, which has {known}")
     try:
         backend = caches[alias]
         if isinstance(backend, RedisCache):
@@ -64,7 +71,7 @@ def get_client(using: str | None = None) -> Redis:
                 f"cache alias {alias!r} cannot keep locks: its client class {kind} has no single server"
             ) from None
         kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
-        raise ImproperlyConfigured(
+        raise UnsuitableAlias(
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "
             "use django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache"
         ) from None

@@ -13,9 +13,9 @@ The fence of a block says what is done with it:
     <!-- not run: reason -->                in front of a block: it is only shown
     <!-- needs: celery, django.tasks -->    anywhere: modules without which the page cannot be run
 
-A block inside an HTML comment is run but not shown. In expected output ``...`` stands for anything, and what differs
-from run to run is alike: times, owner ids, tokens of 16 digits, fractions of seconds. The other pages go on with
-the project of the tutorial.
+A block inside an HTML comment is run but not shown; what is shown needs no name and no module of it. In expected
+output ``...`` stands for anything, and what differs from run to run is alike: times, owner ids, tokens of 16 digits,
+fractions of seconds. The other pages go on with the project of the tutorial.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _FENCE = re.compile(
     r"(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NEEDS = re.compile(r"^<!-- needs: ([\w., ]+) -->$", re.MULTILINE)
 _VARIES = {
     "(time)": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+"),
@@ -73,6 +74,7 @@ class Block:
     title: str
     text: str
     reason: str | None
+    hidden: bool = False
 
     @property
     def place(self) -> str:
@@ -83,6 +85,7 @@ class Block:
 def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
     """Yield the blocks of a page, or of the part of it that is given as ``text``."""
     text = page.read_text() if text is None else text
+    comments = [match.span() for match in _COMMENT.finditer(text)]
     for match in _FENCE.finditer(text):
         yield Block(
             page=page,
@@ -91,6 +94,7 @@ def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
             title=match["title"] or "",
             text=re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE),
             reason=match["reason"],
+            hidden=any(start < match.start("text") < end for start, end in comments),
         )
 
 
@@ -229,7 +233,7 @@ def run_in(folder: Path, of_page: Iterable[Block]) -> None:
 
 
 def environment(folder: Path, redis_url: str) -> dict[str, str]:
-    """Return the environment of a page's process: this Python, the page's project, warnings as errors."""
+    """Return the environment of a page's process: this Python, the page's project, its server, warnings as errors."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "mysite.settings",
@@ -237,6 +241,9 @@ def environment(folder: Path, redis_url: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "PYTHONWARNINGS": ",".join(["error", *(f"ignore:::{module}" for module in _MAY_WARN)]),
         "REDIS_URL": redis_url,
+        "LOCKS_URL": f"{redis_url[:-1]}1",  # another database of that server
+        # What the reader has installed or not must not matter.
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
     }
 
 

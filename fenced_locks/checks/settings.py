@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisClusterException, RedisError
 
 from ..conf import conf
-from ..connections import UnsuitableClient, get_client
+from ..connections import UnsuitableAlias, UnsuitableClient, get_client
 from ..shortcuts import configured_issuer
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ def check_alias(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     client = client_or_reason()
     if not isinstance(client, ImproperlyConfigured) or isinstance(client, UnsuitableClient):
         return []
-    hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
+    if isinstance(client, UnsuitableAlias):
+        hint = "Set FENCED_LOCKS['USING'] to an alias in CACHES that uses django-redis or Django's own Redis backend."
+    else:
+        hint = f"Look at BACKEND, LOCATION and OPTIONS of CACHES[{conf.USING!r}]."
     return [Error(f"{str(client).rstrip('.')}.", hint=hint, id="fenced_locks.E002")]
 
 

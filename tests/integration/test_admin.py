@@ -47,7 +47,11 @@ def following(response):
 
 
 def user_with(*codenames):
-    user = User.objects.create(username="ops", is_staff=True)
+    return user_named("ops", *codenames)
+
+
+def user_named(name, *codenames):
+    user = User.objects.create(username=name, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client = Client(enforce_csrf_checks=False)
     client.force_login(user)
@@ -296,6 +300,26 @@ class TestRelease:
         assert (entry.object_id, entry.object_repr, entry.user.username) == ("order:1", "order:1", "ops")
         assert owner in entry.get_change_message()
         assert not Order.objects.filter(pk=1).fenced_update(token)
+
+    @pytest.mark.parametrize("name", ["order:1", "a b/ü_3A%", b"\xff\n<b>"])
+    def test_the_history_of_a_resource_says_who_took_it_from_whom(self, operator, r, name):
+        lock = FencedLock(r, name, timeout=30)
+        lock.acquire()
+        lease = f"{quote(r.keys('fence:*')[0][7:-1])}.{quote(lock.owner_id.encode())}"
+        operator.post(RELEASE, {"confirmed": "1", "lease": lease})
+        detail = operator.get(page_of(name))
+        (link,) = re.findall(r'<a href="([^"]*)" class="historylink">', detail.content.decode())
+        text = text_of(operator.get(link))
+        assert re.search(rf"ops Released .*, held by {lock.owner_id} with (29|30)", text)
+        assert "1 entry" in text
+        assert operator.get(page_of("order:2").replace("change", "history")).status_code == 200
+        assert Client().get(link).status_code == 302
+        assert user_named("nobody").get(link).status_code == 403
+
+    def test_without_a_lease_to_free_there_is_no_button(self, operator, held):
+        assert "Release selected" in text_of(operator.get(LIST))
+        held.release()
+        assert "Release selected" not in text_of(operator.get(LIST))
 
     def test_the_owner_is_the_one_that_was_confirmed(self, operator, held, r):
         lease = lease_of(held)

@@ -14,7 +14,7 @@ from django.test import override_settings
 import fenced_locks
 from fenced_locks import checks, exceptions, logs
 from fenced_locks.conf import Conf, conf
-from tests import docs_runner
+from tests import docs_names, docs_runner
 from tests.helpers import wait_until
 
 README = docs_runner.ROOT / "README.md"
@@ -82,6 +82,29 @@ def test_what_runs_in_a_terminal_of_its_own_ends_with_its_page(tmp_path: Path) -
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_BLOCKS, ids=lambda page: page.stem)
+def test_a_reader_sees_where_names_come_from(page: Path) -> None:
+    assert [*docs_names.unseen_names(page), *docs_names.unseen_modules(page)] == []
+
+
+def test_a_name_that_a_reader_does_not_see_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- hidden\n```python\nfrom shop.models import Order\nann = 1\n```\n"
+        '```python title="shop/labels.py"\npass\n```\n-->\n'
+        "```pycon\n>>> ann = 2\n>>> ann, Order\n```\n"
+        '```python title="shop/tasks.py"\nfrom .labels import print_label\n```\n'
+    )
+    assert list(docs_names.unseen_names(page)) == ["page.md:10: Order"]
+    assert list(docs_names.unseen_modules(page)) == ["page.md:14: labels"]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_pages_add_to_the_settings_and_addresses_that_a_reader_has(page: Path) -> None:
+    files = [block.title for block in docs_runner.blocks(page) if not block.hidden]
+    assert page == docs_runner.TUTORIAL or not {"mysite/settings.py", "mysite/urls.py"} & set(files)
 
 
 def test_no_fence_is_overlooked() -> None:

@@ -82,11 +82,13 @@ def test_an_issuer_that_is_none_is_an_error(settings, spec):
 def test_an_alias_that_is_missing_or_has_no_redis_client_is_an_error(settings):
     (error,) = found(settings, USING="elsewhere")
     assert error.id == "fenced_locks.E002"
-    assert "'elsewhere'" in error.msg
+    assert error.msg == "cache alias 'elsewhere' for locks is not in CACHES, which has 'default', 'plain'."
+    assert "FENCED_LOCKS['USING']" in error.hint
     settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     (error,) = found(settings, USING="memory")
     assert error.id == "fenced_locks.E002"
     assert "LocMemCache has no Redis client" in error.msg
+    assert "FENCED_LOCKS['USING']" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_a_broken_alias_is_an_error_and_no_traceback(settings, broken):
     settings.CACHES = {**settings.CACHES, "broken": broken}
     (error,) = found(settings, USING="broken")
     assert error.id == "fenced_locks.E002"
+    assert error.hint == "Look at BACKEND, LOCATION and OPTIONS of CACHES['broken']."
 
 
 @pytest.mark.parametrize(
