@@ -10,6 +10,7 @@ from asgiref.sync import sync_to_async
 from redis.asyncio import Redis as AsyncRedis
 
 from fenced_locks import AsyncFencedLock, FencedLock, LeaseLost, NotHeld, fenced_lock, signals
+from fenced_locks.locks.async_renewal import renewer_of_loop
 from fenced_locks.locks.renewal import Agenda, Renewal, renewer
 from tests.helpers import run_threads, wait_until
 
@@ -162,6 +163,53 @@ def test_a_slow_receiver_does_not_hold_up_renewal_in_a_loop(r, redis_url):
         assert run(work, redis_url)
     finally:
         signals.lease_renewed.disconnect(receive)
+
+
+async def cancelled_after(turns, task):
+    """Cancel a task so many turns of the loop later; return whether it is, or was done before."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not task.cancel():
+        return True
+    await asyncio.wait({task}, timeout=1)
+    return task.cancelled()
+
+
+def test_a_cancellation_in_the_moment_in_which_a_loss_becomes_known_is_not_lost(r, redis_url):
+    """Before Python 3.12 ``wait_for`` loses it."""
+
+    async def work(client):
+        lost = []
+        for turns in range(8):
+            lock = AsyncFencedLock(client, "order:1", timeout=60)
+            await lock.acquire()
+            waiting = asyncio.ensure_future(lock.lost.wait())
+            await asyncio.sleep(0.01)
+            r.delete("order:1")
+            with pytest.raises(LeaseLost):
+                await lock.ensure_held()
+            if not await cancelled_after(turns, waiting):
+                lost.append(turns)
+        assert lost == []
+
+    run(work, redis_url)
+
+
+def test_a_cancellation_in_the_moment_in_which_the_agenda_changes_is_not_lost(r, redis_url):
+    """Where a loop ends, it would wait for the task that renews for ever."""
+
+    async def work(client):
+        lost = []
+        for turns in range(8):
+            async with AsyncFencedLock(client, f"order:{turns}", timeout=60, renew=True):
+                await asyncio.sleep(0.01)
+                (renewing,) = [task for task in asyncio.all_tasks() if task.get_name() == "fenced-locks-renewal"]
+                renewer_of_loop().look()
+                if not await cancelled_after(turns, renewing):
+                    lost.append(turns)
+        assert lost == []
+
+    run(work, redis_url)
 
 
 def test_a_generator_that_another_task_closes_gives_its_lease_back(r, redis_url):

@@ -630,14 +630,14 @@ class TestWhileHeld:
             lost = Loss(first._held("watch"), second._held("watch"))
             watcher = threading.Thread(target=lambda: told.append(lost.wait(20)))
             watcher.start()
-            wait_until(lambda: all(vars(lease).get("_events") for lease in lost._leases))
+            wait_until(lambda: all(vars(lease).get("_told") for lease in lost._leases))
             second.release()
             # That decides nothing, and does not let it look all the time.
             assert not lost.wait(0.3)
             assert len(looks) < 10
         watcher.join(5)
         assert told == [False]
-        assert not any(vars(lease)["_events"] for lease in lost._leases)
+        assert not any(vars(lease)["_told"] for lease in lost._leases)
 
     def test_remaining_is_that_of_the_first_to_end(self):
         with fenced_lock(SECOND, timeout=2), fenced_lock(*NAMES, timeout=5) as locks:
