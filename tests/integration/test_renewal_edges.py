@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import threading
 
@@ -71,10 +72,11 @@ def test_a_thread_that_cannot_be_started_leaves_no_lease_and_is_tried_again(r, m
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_receiver_that_wants_to_exit_does_not_end_renewal(r):
-    called = threading.Event()
+def test_a_receiver_that_wants_to_exit_neither_ends_renewal_nor_has_it_renew_all_the_time(r):
+    called, calls = threading.Event(), []
 
     def leave(sender, **details):
+        calls.append(details)
         called.set()
         raise SystemExit
 
@@ -83,8 +85,36 @@ def test_a_receiver_that_wants_to_exit_does_not_end_renewal(r):
         with FencedLock(r, "order:1", timeout=1, renew=True) as lock:
             assert called.wait(5)
             assert not lock.lost.wait(1.5)
+        # At a third of the lease: five or six.
+        assert len(calls) < 20
     finally:
         signals.lease_renewed.disconnect(leave)
+
+
+def test_a_log_filter_that_raises_does_not_have_a_loop_renew_all_the_time(r, redis_url):
+    renewed = []
+
+    def refuse(record):
+        if record.getMessage().startswith("renewed"):
+            renewed.append(record)
+            raise ValueError("a filter of a user")
+        return True
+
+    async def work(client):
+        async with AsyncFencedLock(client, "order:1", timeout=1, renew=True) as lock:
+            await asyncio.sleep(1.5)
+            return await lock.ensure_held()
+
+    logger = logging.getLogger("fenced_locks.locks.holding")
+    before = logger.level
+    logger.addFilter(refuse)
+    logger.setLevel(logging.DEBUG)
+    try:
+        assert run(work, redis_url)
+    finally:
+        logger.setLevel(before)
+        logger.removeFilter(refuse)
+    assert 0 < len(renewed) < 20
 
 
 def test_a_lease_known_to_be_lost_is_not_re_entered(r):

@@ -10,9 +10,9 @@ import fenced_locks
 PACKAGE = Path(fenced_locks.__file__).parent
 
 FLOORS = {
-    "async_clients": 0, "awaits": 0, "checks": 0, "clock": 0, "durations": 0, "exceptions": 0, "globs": 0, "keys": 0,
-    "logs": 0, "texts": 0, "conf": 1, "loops": 1, "nesting": 1, "scripts": 1, "signals": 1, "triggers.base": 1,
-    "typed": 1,
+    "arguments": 0, "async_clients": 0, "awaits": 0, "checks": 0, "clock": 0, "exceptions": 0, "globs": 0, "keys": 0,
+    "logs": 0, "texts": 0, "durations": 0.1, "conf": 1, "loops": 1, "nesting": 1, "scripts": 1, "signals": 1,
+    "triggers.base": 1, "typed": 1,
     "plans": 1.1, "triggers.mysql": 1.1, "triggers.postgresql": 1.1, "triggers.sqlite": 1.1, "stale_writes": 1.2,
     "triggers": 1.2, "refusals": 1.3, "connections": 2, "fields": 2, "locked_writes": 2, "migrations": 2, "otel": 2,
     "transactions": 2, "wire.base": 2, "wire.budget": 2, "wire.replies": 2, "guards": 2.1,
