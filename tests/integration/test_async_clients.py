@@ -312,7 +312,7 @@ def test_tls(own_server, cache, tmp_path):
         listener, _ = await wire.listen(PING, (), (), 3.0, b"wake", 30.0)
         started = time.monotonic()
         assert await listener.hang_up() is None
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 2
 
     async def strangers():
         cache(f"rediss://localhost:{proxy.port}/1")

@@ -170,7 +170,7 @@ def test_an_awaitable_result_is_refused_at_call_time():
 
 def test_a_busy_resource_answers_423_with_retry_after(r):
     view = with_fenced_lock("order:<id>", blocking_timeout=0.01)(lambda request, id: pytest.fail("must not run"))
-    with FencedLock(r, "order:7", timeout=2.5):
+    with FencedLock(r, "order:7", timeout=2.95):
         response = view(request_factory.get("/"), 7)
         assert response.status_code == 423
         assert response["Retry-After"] == "3"

@@ -55,7 +55,7 @@ class TestTheLock:
             assert later.fence_token > freed.token
 
     def test_renewal_finds_out_and_does_not_take_it_back(self, r):
-        lock = FencedLock(r, "order:1", timeout=0.6, renew=True)
+        lock = FencedLock(r, "order:1", timeout=1.5, renew=True)
         lock.acquire()
         lost = lock.lost
         free_from(r, lock)
