@@ -26,10 +26,10 @@ CYCLE: dict[str, Callable[[PerCycle], str]] = {
 CONTENDED: dict[str, Callable[[Figures], str]] = {
     "Grants/s": lambda one: digits(one.rate),
     "Hand-off, ms": lambda one: digits(one.p50, 2),
-    "Hand-off 99 %, ms": lambda one: digits(one.p99, 2),
+    "99 %, ms": lambda one: digits(one.p99, 2),
     "Worst wait, ms": lambda one: digits(one.worst_wait),
-    "Fewest grants": lambda one: str(one.fewest),
-    "Most grants": lambda one: str(one.most),
+    "Fewest": lambda one: str(one.fewest),
+    "Most": lambda one: str(one.most),
     "Connections": lambda one: str(one.connections),
     "Trips/grant": lambda one: digits(one.round_trips, 1),
 }
@@ -44,7 +44,7 @@ def figures(measured: Measured) -> str:
     """Return what stands between the marks of the page."""
     cycle_chart, *contended_charts = (f'--8<-- "{chart.name}.svg"' for chart in charts(measured))
     parts = [
-        _rows(("Measured", ""), measured.about.items()),
+        _rows(("Measured", "with"), measured.about.items()),
         "### Without competition",
         cycle_chart,
         *_tables(measured.cycles, CYCLE),
@@ -74,10 +74,11 @@ def write(measured: Measured, page: Path = PAGE, assets: Path = ASSETS) -> None:
 
 
 def _tables(cases: Mapping[str, Mapping[str, T]], columns: Mapping[str, Callable[[T], str]]) -> list[str]:
-    return [
-        _rows((case, *columns), [(shown(name), *(cell(one) for cell in columns.values())) for name, one in own.items()])
-        for case, own in cases.items()
-    ]
+    def table(own: Mapping[str, T]) -> str:
+        rows = [(shown(name), *(cell(one) for cell in columns.values())) for name, one in own.items()]
+        return _rows(("Lock", *columns), rows)
+
+    return [f"**{case}**\n\n{table(own)}" for case, own in cases.items()]
 
 
 def _rows(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
