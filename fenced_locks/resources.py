@@ -21,8 +21,8 @@ from .locks.core import is_owner_id
 from .reading_line import Line
 
 # What one page of a listing may cost: calls of SCAN and keys that the server looks at for each, and seconds.
-_CALLS = 120
-_SECONDS = 5.0
+_CALLS = 400
+_SECONDS = 3.0
 _NARROW, _WIDE = 100, 800
 # The score of a waiter is its arrival in microseconds; the mark of a run among them is in milliseconds.
 _FIRST_WAITER = b"100000000000000"
