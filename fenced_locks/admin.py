@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import django
 import redis
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote as quote_key
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import Error as DatabaseError
-from django.db import transaction
+from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -21,11 +22,11 @@ from django.utils.decorators import method_decorator
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
-from . import freeing, globs
+from . import counter_rows, freeing, globs
 from .admin_paths import quote, unquote
 from .admin_shown import RowsOf, Shown, agreement, explained, left, promise, resource_text, show
 from .conf import conf
-from .connections import get_client
+from .connections import get_single_client
 from .exceptions import FencedLockError
 from .issuers import ExternalIssuer
 from .models import Lock
@@ -35,6 +36,7 @@ from .shortcuts import configured_issuer
 from .texts import printable
 
 _ROWS_SHOWN = 50
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
 _UNREADABLE = (redis.RedisError, FencedLockError, ImproperlyConfigured)
 
 
@@ -158,12 +160,16 @@ class LockAdmin(_ModelAdmin):
         return self._page(request, "release_confirmation.html", context, None)
 
     def _release(self, request: HttpRequest, leases: Sequence[str]) -> HttpResponse:
-        for lease in leases:
+        for number, lease in enumerate(leases, 1):
             name, _, owner = lease.partition(".")
             try:
                 self._release_one(request, unquote(name), unquote(owner))
-            except (*_UNREADABLE, ValueError) as error:
-                messages.error(request, f"Not released: {_text(unquote(name))}: {explained(error)}")
+            except (*_UNREADABLE, ValueError, Http404) as error:
+                messages.error(request, f"Not released: {_text(unquote(name))}: {explained(error, 'says')}")
+                if isinstance(error, _UNREACHABLE) and number < len(leases):
+                    # Each would be waited for in turn.
+                    messages.error(request, f"Not released, since not tried: {len(leases) - number} more.")
+                    break
         return HttpResponseRedirect(self._address("changelist"))
 
     def _release_one(self, request: HttpRequest, resource: bytes, owner: bytes) -> None:
@@ -171,14 +177,21 @@ class LockAdmin(_ModelAdmin):
         lock = _lock_name(reader, resource)
         (before,) = reader.read([lock])
         shown = show(before)
-        freed = freeing.free(get_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
+        freed = freeing.free(get_single_client(), lock, owner, configured_issuer(), conf.KEY_PREFIX)
         if not freed.freed:
             messages.error(request, f"Not released: {shown.resource}: {printable(freed.problem)}")
             return
         done = f"Released {shown.resource}, held by {_text(owner)}"
         told = f"{done} with {left(before)}.{promise(freed)}"
-        self.log_change(request, Lock(resource=shown.resource), told)
-        (messages.warning if freed.problem else messages.success)(request, told)
+        problem = freed.problem
+        try:
+            with transaction.atomic(using=router.db_for_write(LogEntry)):
+                self.log_change(request, Lock(resource=shown.resource), told)
+        except DatabaseError as error:
+            # The others that were selected must be released all the same.
+            problem = explained(error)
+            told += f" The log of the admin could not be written: {problem}."
+        (messages.warning if problem else messages.success)(request, told)
 
     def _tables(self, request: HttpRequest, shown: Shown) -> Iterator[RowsOf]:
         for each in registered_models():
@@ -224,7 +237,7 @@ class LockAdmin(_ModelAdmin):
 
 
 def _reader() -> Reader:
-    return Reader(get_client(), configured_issuer(), conf.KEY_PREFIX)
+    return Reader(get_single_client(), configured_issuer(), conf.KEY_PREFIX)
 
 
 def _text(value: bytes) -> str:
@@ -249,4 +262,4 @@ def _elsewhere() -> str:
         issuer = configured_issuer()
     except ImproperlyConfigured:
         return ""
-    return issuer.name if isinstance(issuer, ExternalIssuer) else ""
+    return issuer.name if isinstance(issuer, ExternalIssuer) and not counter_rows.are_listed(issuer) else ""

@@ -80,9 +80,9 @@ def promise(freed: Freed) -> str:
     return told + (f" But {printable(freed.problem)}." if freed.problem else "")
 
 
-def explained(error: Exception) -> str:
+def explained(error: Exception, verb: str = "cannot be read") -> str:
     """Return what went wrong, for a page."""
     text = printable(one_line(error))
     if isinstance(error, redis.RedisError) and not isinstance(error, FencedLockError):
-        return f"Redis behind cache alias {conf.USING!r} cannot be read: {text}"
+        return f"Redis behind cache alias {conf.USING!r} {verb}: {text}"
     return text

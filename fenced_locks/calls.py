@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncContextDecorator, ContextDecorator
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from .several import AnyAsyncLock, AnyLock
 
 # The parameters that are filled in, and the attributes of the lock that they are filled with.
 _FILLED = ("fence_token", "fence_tokens")
+_COLLECTS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class _TransactionsAreOurs(set[str]):
@@ -36,7 +37,8 @@ class DecoratedCall:
         _refuse_late_bodies(function)
         self.function = function
         full = _signature(function)
-        self._filled = [(at, full.parameters[name]) for at, name in enumerate(full.parameters) if name in _FILLED]
+        parameters = enumerate(full.parameters.values())
+        self._filled = [(at, one) for at, one in parameters if one.name in _FILLED and one.kind not in _COLLECTS]
         filled = {parameter.name for _, parameter in self._filled}
         if several and "fence_token" in filled:
             raise TypeError(
@@ -130,6 +132,9 @@ def _refuse_late_bodies(function: object) -> None:
     if not callable(function) or isinstance(function, (staticmethod, classmethod)):
         hint = "; put it below staticmethod and classmethod" if callable(function) else ""
         raise TypeError(f"with_fenced_lock decorates functions and views, not {function!r}{hint}")
+    if isinstance(function, type):
+        hint = "decorate its dispatch method, by method_decorator(with_fenced_lock(...), name='dispatch')"
+        raise TypeError(f"with_fenced_lock decorates functions and views, not {function!r}; {hint}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"the body of a generator runs after its call returned, without the lock: {function!r}")
 
@@ -137,8 +142,9 @@ def _refuse_late_bodies(function: object) -> None:
 def _refuse_late_result(function: object, result: object) -> None:
     if inspect.iscoroutine(result):
         result.close()
-    # ContextDecorator: what contextlib.contextmanager makes of a generator.
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or isinstance(result, ContextDecorator):
+    # What contextlib.contextmanager and its twin make of a generator is a decorator, too.
+    late = ContextDecorator, AsyncContextDecorator, AsyncGenerator
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or isinstance(result, late):
         kind = type(result).__name__
         raise TypeError(f"{function!r} returned a {kind}, which would run after the lease is given back")
 

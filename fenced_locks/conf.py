@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from .arguments import checked_flag
 from .durations import to_seconds, to_seconds_or_none
 from .keys import check_name
 
@@ -36,12 +37,6 @@ def _wait(key: str, value: object) -> float | None:
     return to_seconds_or_none(key, value, zero=True)
 
 
-def _flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{key} must be True or False, not {value!r}")
-    return value
-
-
 def _models(key: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{key} must be a dict like {{'shop.Order': 'order:<pk>'}}, not {value!r}")
@@ -60,7 +55,7 @@ _KEYS: dict[str, tuple[object, Callable[[str, object], Any]]] = {
     "BLOCKING_TIMEOUT": (5, _wait),
     "ISSUER": ("clock", _as_is),
     "COUNTER_RETENTION": (timedelta(days=7), to_seconds),
-    "RENEW": (False, _flag),
+    "RENEW": (False, checked_flag),
     "MAX_HOLD": (None, to_seconds_or_none),
     "MODELS": ({}, _models),
 }

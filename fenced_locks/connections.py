@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.cache import caches
@@ -10,6 +13,7 @@ from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django_redis import get_redis_connection
+from redis.exceptions import RedisClusterException
 
 from .async_clients import NoCounterpart, close, counterpart
 from .conf import conf
@@ -48,11 +52,15 @@ def get_client(using: str | None = None) -> Redis:
             # get_redis_connection refuses Django's own backend.
             return cast("Redis", cast("Any", backend)._cache.get_client(write=True))
         return cast("Redis", get_redis_connection(alias))
-    except InvalidCacheBackendError as error:
+    except (InvalidCacheBackendError, ImproperlyConfigured) as error:
         raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {error}") from error
-    except ImproperlyConfigured:
-        raise
     except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not _has_valid_urls(alias):
+            # Without the error itself: it quotes a part of the address, which may be one of the password.
+            raise ImproperlyConfigured(
+                f"cache alias {alias!r} for locks cannot be used: its LOCATION is no valid URL; special characters "
+                "in the password, such as '/' and '#', must be percent-encoded"
+            ) from None
         reason = f"{type(error).__name__}: {error}"
         raise ImproperlyConfigured(f"cache alias {alias!r} for locks cannot be used: {reason}") from error
     except NotImplementedError:
@@ -67,6 +75,37 @@ def get_client(using: str | None = None) -> Redis:
             f"cache alias {alias!r} cannot keep locks: its backend {kind} has no Redis client; "
             "use django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache"
         ) from None
+
+
+def _has_valid_urls(alias: str) -> bool:
+    location = settings.CACHES[alias].get("LOCATION") or ""
+    try:
+        for url in re.split("[;,]", location) if isinstance(location, str) else location:
+            _ = urlsplit(str(url)).port
+    except ValueError:
+        return False
+    return True
+
+
+def get_single_client(using: str | None = None) -> Redis:
+    """
+    Return the client as ``get_client`` does, for those who read all that a server has.
+
+    Raises:
+        ImproperlyConfigured: As ``get_client``; or the client does not block, cannot be made, or has no single server.
+    """
+    alias = conf.USING if using is None else using
+    try:
+        client = get_client(alias)
+    except RedisClusterException as error:
+        reason = str(error).splitlines()[0]
+        raise UnsuitableClient(f"cache alias {alias!r} cannot be read: its client cannot be made: {reason}") from error
+    kind = f"{type(client).__module__}.{type(client).__qualname__}"
+    if iscoroutinefunction(client.execute_command):
+        raise UnsuitableClient(f"cache alias {alias!r} cannot be read: its client {kind} does not block")
+    if not hasattr(getattr(client, "connection_pool", None), "connection_class"):
+        raise UnsuitableClient(f"cache alias {alias!r} cannot be read: its client {kind} has no single server")
+    return client
 
 
 def get_async_client(using: str | None = None) -> AsyncRedis:

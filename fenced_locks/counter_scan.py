@@ -90,7 +90,10 @@ class Query:
         page_size: How many keys the server looks at for one page.
 
     Attributes:
+        prefix: As it was given.
+        page_size: As it was given.
         literal: The one resource that the pattern names; None if it may match others.
+        beginning: What the names of all locks that are wanted begin with.
 
     Raises:
         ValueError: The pattern is malformed.
@@ -99,10 +102,12 @@ class Query:
     def __init__(self, prefix: str, pattern: str | None, page_size: int) -> None:
         self._glob = None if pattern is None else globs.compile_glob(pattern)
         self.literal = None if pattern is None else globs.literal(pattern)
-        self._only = None if self.literal is None else _encode(counter_key(prefix + self.literal))
-        self._prefix = _encode(prefix)
+        self.prefix, self.page_size = prefix, page_size
+        self.beginning = prefix + globs.head(pattern or "")
+        self._only = None if self.literal is None else encode(counter_key(prefix + self.literal))
+        self._prefix = encode(prefix)
         # Most names stand in braces of ours, those with a hash tag of their own do not: ask for more, and look here.
-        match = _encode(f"{COUNTER_PREFIX}*{globs.escape(prefix)}{pattern or ''}*")
+        match = encode(f"{COUNTER_PREFIX}*{globs.escape(prefix)}{pattern or ''}*")
         self._options = (b"MATCH", match, b"COUNT", b"%d" % page_size)
 
     def start(self) -> tuple[Keys, bytes | None]:
@@ -124,12 +129,13 @@ class Query:
     def _keys(self, counters: list[bytes]) -> Keys:
         locks = _lock_names(counters)
         if self._glob or self._prefix or None in locks:
-            pairs = [(counter, name) for counter, name in zip(counters, locks, strict=True) if self._wants(name)]
+            pairs = [(counter, name) for counter, name in zip(counters, locks, strict=True) if self.wants(name)]
             counters, locks = [counter for counter, _ in pairs], [name for _, name in pairs]
         names = [name for name in locks if name]
         return Keys(_texts(names, len(self._prefix)), counters, names)
 
-    def _wants(self, name: bytes | None) -> bool:
+    def wants(self, name: bytes | None) -> bool:
+        """Return whether the lock of this name is asked for."""
         if name is None or name == self._prefix or not name.startswith(self._prefix):
             return False
         return self._glob is None or self._glob.fullmatch(name, len(self._prefix)) is not None
@@ -168,8 +174,8 @@ def read(line: Line, keys: Keys) -> RawPage:
 
 def keys_of(names: Sequence[bytes], prefix: str) -> Keys:
     """Return the keys of locks that are known by name; all have this prefix."""
-    counters = [_encode(counter_key(name.decode("utf-8", "surrogateescape"))) for name in names]
-    return Keys(_texts(list(names), len(_encode(prefix))), counters, list(names))
+    counters = [encode(counter_key(name.decode("utf-8", "surrogateescape"))) for name in names]
+    return Keys(_texts(list(names), len(encode(prefix))), counters, list(names))
 
 
 def _commands(keys: Keys) -> list[bytes]:
@@ -201,6 +207,8 @@ def _lease(owner: bytes | None, kind: str, end_ms: int) -> Lease:
     remaining = None if end_ms < 0 else end_ms / 1000
     if owner is None:
         return Lease(remaining, None, f"lock key is a {kind}")
+    if not owner:
+        return Lease(remaining, None, "lock key is empty")
     # A ticket is for the waiter alone: whoever knows it may take the lock.
     return Lease(remaining, None, HANDED_OVER) if is_ticket(owner) else Lease(remaining, owner)
 
@@ -223,7 +231,7 @@ def _lock_names(counters: list[bytes]) -> Sequence[bytes | None]:
 
 def _lock_name(counter: bytes) -> bytes | None:
     name = lock_name(counter.decode("utf-8", "surrogateescape"))
-    return None if name is None else _encode(name)
+    return None if name is None else encode(name)
 
 
 def _texts(names: list[bytes], skip: int) -> list[str]:
@@ -240,5 +248,6 @@ def show(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def _encode(text: str) -> bytes:
+def encode(text: str) -> bytes:
+    """Return the bytes of a name that is known as text."""
     return text.encode("utf-8", "surrogateescape")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from .fields import MAX_TOKEN
 from .models import FenceCounter
@@ -87,6 +88,18 @@ def read_tokens(using: str, resources: Sequence[str]) -> dict[str, int]:
     """Return the last tokens of those of the resources that have one."""
     rows = FenceCounter._base_manager.using(using).filter(pk__in=resources)
     return dict(rows.values_list("pk", "token"))
+
+
+def counters_after(using: str, resource: str, number: int, start: str) -> list[tuple[str, int]]:
+    """Return the next resources and their last tokens, in the order of the primary key."""
+    rows = FenceCounter._base_manager.using(using).filter(pk__gt=resource).order_by("pk").values_list("pk", "token")
+    if not start:
+        return list(rows[:number])
+    if connections[using].vendor == "postgresql":
+        # Its order may be that of a language; there is an index for this question.
+        return list(rows.filter(pk__startswith=start)[:number])
+    # In the order of bytes those that are wanted stand together. SQLite and MariaDB would look at all rows for LIKE.
+    return list(takewhile(lambda row: row[0].startswith(start), rows.filter(pk__gte=start)[:number]))
 
 
 def raise_tokens(connection: BaseDatabaseWrapper, tokens: Mapping[str, int]) -> None:

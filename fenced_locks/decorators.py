@@ -14,7 +14,7 @@ from .calls import DecoratedCall
 from .durations import Duration
 from .exceptions import LockNotAcquired
 from .responses import busy_response
-from .shortcuts import FROM_SETTINGS, FromSettings, afenced_lock, fenced_lock
+from .shortcuts import FROM_SETTINGS, FromSettings, afenced_lock, check_overrides, fenced_lock
 from .templates import ResourceTemplate
 
 P = ParamSpec("P")
@@ -63,16 +63,17 @@ def with_fenced_lock(
         max_hold: After how many seconds it is renewed no more; by default ``FENCED_LOCKS["MAX_HOLD"]``.
 
     Raises:
-        TypeError: The decorated object is no function, or one whose body runs after it returned (a generator), or
-            has a parameter ``fence_token`` for several resources.
-        ValueError: The resource cannot be parsed or names what the signature does not have; or, when called, a
-            placeholder has no usable value.
+        TypeError: The decorated object is a class or no function, or one whose body runs after it returned (a
+            generator), or has a parameter ``fence_token`` for several resources; or an argument is of a wrong type.
+        ValueError: A duration is none; the resource cannot be parsed or names what the signature does not have; or,
+            when called, a placeholder has no usable value.
 
     When called, whatever ``fenced_lock`` raises, except that views answer as said above.
     """
     templates = [ResourceTemplate(text) for text in (resource, *others)]
     options: dict[str, Any] = {"using": using, "timeout": timeout, "blocking_timeout": blocking_timeout}
     options |= {"renew": renew, "max_hold": max_hold}
+    check_overrides(timeout, blocking_timeout, renew, max_hold)
     if on_busy is not None and not callable(on_busy):
         raise TypeError(f"on_busy must be callable, not {on_busy!r}")
 
@@ -80,8 +81,11 @@ def with_fenced_lock(
         call = DecoratedCall(function, several=len(templates) > 1)
         for template in templates:
             template.check(call.signature)
+        awaits = iscoroutinefunction(function)
+        if on_busy is not None and iscoroutinefunction(on_busy) and not awaits:
+            raise TypeError(f"on_busy must not be a coroutine function, since {function!r} is none: {on_busy!r}")
         run = _Runner(call, templates, options, on_busy)
-        wrapper: Any = run.awaiting() if iscoroutinefunction(function) else run.blocking()
+        wrapper: Any = run.awaiting() if awaits else run.blocking()
         return wrapper  # type: ignore[no-any-return]
 
     return decorate

@@ -7,6 +7,8 @@ from datetime import timedelta
 from numbers import Real
 from typing import TypeAlias
 
+from .arguments import shown
+
 Duration: TypeAlias = int | float | timedelta
 
 # Redis adds an expiry to its clock in signed 64-bit milliseconds; this stays far below and is 285,000 years.
@@ -30,7 +32,7 @@ def to_seconds(argument: str, value: object, *, zero: bool = False) -> float:
     # Written so that NaN fails.
     if not (0 < seconds <= _MAX_SECONDS or (zero and seconds == 0)):
         bounds = "0 or more" if zero else "greater than 0"
-        raise ValueError(f"{argument} must be {bounds} and finite, in seconds; got {value!r}")
+        raise ValueError(f"{argument} must be {bounds} and finite, in seconds; got {shown(value)}")
     return seconds
 
 

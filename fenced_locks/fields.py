@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.db import models
 
+from .arguments import shown
+
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -64,5 +66,5 @@ def checked_token(token: object) -> int:
         held = "; the lock holds no lease" if token is None else ""
         raise TypeError(f"token must be the fence token of a lease, an int; got {token!r}{held}")
     if not 0 <= token <= MAX_TOKEN:
-        raise ValueError(f"token must be between 0 and 2**63 - 1; got {token!r}")
+        raise ValueError(f"token must be between 0 and 2**63 - 1; got {shown(token)}")
     return int(token)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import redis
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError
+from django.db import Error as DatabaseError
 
 from .exceptions import FencedLockError, IssuerError, LeaseLost
 from .issuers import AnyIssuer
@@ -93,7 +93,12 @@ def _take_away(wire: Wire, target: Target, owner: bytes, resource: bytes) -> Fre
         # Nobody can have such a lock any more, but whoever has it can lose it.
         run(wire, steps.release(target, Lease(owner)))
         return Freed(True, problem=one_line(error))
-    freed = _outdate(wire, target, lease, resource)
+    try:
+        freed = _outdate(wire, target, lease, resource)
+    except BaseException:
+        # Ctrl-C, for one: the lock would be ours until the lease ends.
+        _give_back(wire, target, lease)
+        raise
     return freed._replace(problem="; ".join(filter(None, (freed.problem, _give_back(wire, target, lease)))))
 
 

@@ -22,6 +22,12 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
+def head(pattern: str) -> str:
+    """Return the literal text that a pattern begins with, or a part of it."""
+    special = _SPECIAL.search(pattern)
+    return pattern[: special.start()] if special else pattern
+
+
 def literal(pattern: str) -> str | None:
     """Return the one text that a valid pattern matches, or None if it may match others."""
     if _SPECIAL.search(_ESCAPED.sub("", pattern)):

@@ -13,6 +13,7 @@ from datetime import datetime
 
 import redis
 
+from . import counter_rows
 from .counter_scan import Query, RawPage, scan, show
 from .issuers import Issuer
 
@@ -89,16 +90,17 @@ def read_pages(
         client: Says which server and how to connect; it may decode replies or not.
         pattern: Glob over resource names; None for all.
         prefix: The setting ``KEY_PREFIX``. Locks whose names do not start with it are left out.
-        issuer: Says when the tokens were issued.
+        issuer: Says when the tokens were issued, and which there are if it keeps its counters outside Redis.
         held: Return only what is held; the rest is counted.
         page_size: How many keys the server looks at for one page.
 
     Raises:
         ValueError: The pattern is malformed.
-        redis.exceptions.RedisError: From the iterator: the server cannot be read.
+        redis.exceptions.RedisError, IssuerError: From the iterator: the server, or the issuer, cannot be read.
     """
-    raw_pages = scan(client, Query(prefix, pattern, page_size))
-    return (page_of(raw, issuer or Issuer(), held=held) for raw in raw_pages)
+    query, issuer = Query(prefix, pattern, page_size), issuer or Issuer()
+    raw_pages = counter_rows.scan(client, issuer, query) if counter_rows.are_listed(issuer) else scan(client, query)
+    return (page_of(raw, issuer, held=held) for raw in raw_pages)
 
 
 def page_of(raw: RawPage, issuer: Issuer, *, held: bool = False) -> Page:

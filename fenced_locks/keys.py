@@ -61,7 +61,8 @@ def keys_of(name: object, encoding: str) -> LockKeys:
 
     Raises:
         TypeError: Neither a string nor bytes.
-        ValueError: A name that no lock may have, or text that the client would not encode as UTF-8.
+        ValueError: A name that no lock may have, or text that has no form in UTF-8, or that the client would encode
+            otherwise.
     """
     if not isinstance(name, (str, bytes)):
         raise TypeError(f"name of the lock must be a string or bytes, not {name!r}")
@@ -74,7 +75,10 @@ def keys_of(name: object, encoding: str) -> LockKeys:
 @lru_cache(maxsize=1024)
 def _keys_of(name: str | bytes) -> LockKeys:
     text = check_name(name.decode(errors="surrogateescape") if isinstance(name, bytes) else name)
-    key = name if isinstance(name, bytes) else name.encode()
+    try:
+        key = name if isinstance(name, bytes) else name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"name of the lock has no form in UTF-8: {name!r}") from error
     prefixes = (COUNTER_PREFIX, _QUEUE_PREFIX, _WAKE_PREFIX)
     return LockKeys(text, key, *[(prefix + _tagged(text)).encode(errors="surrogateescape") for prefix in prefixes])
 

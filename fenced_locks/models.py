@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async
 from django.db import models, router
 
 from . import plain_saves, stale_writes
+from .arguments import checked_flag, checked_names
 from .fields import ExactCharField, FenceTokenField, checked_token
 from .managers import FencedManager, default_manager
 from .querysets import FencedQuerySet
@@ -64,16 +65,21 @@ class FencedModel(models.Model):
             repeatable: Admit a row that carries this very token.
 
         Raises:
-            TypeError, ValueError: ``token`` is none.
+            TypeError: ``token`` is not an int, ``repeatable`` no bool, or ``update_fields`` no names in a list.
+            ValueError: ``token`` is out of range, or ``update_fields`` are given for a new row or name none of its
+                fields.
             StaleToken: The row carries a newer token, or this one; the error tells both.
             DoesNotExist: The model's own: there is no such row any more.
         """
-        fence = plain_saves.Fence(checked_token(token), repeatable)
-        if update_fields is not None:
-            # Told of no fields, save() would do nothing.
-            update_fields = [*update_fields, "fence_token"]
+        fence = plain_saves.Fence(checked_token(token), checked_flag("repeatable", repeatable))
         before = self.__dict__.get("fence_token")
         new = self._state.adding
+        if update_fields is not None:
+            names = checked_names("update_fields", update_fields)
+            if new:
+                raise ValueError(f"update_fields must be None for a row that is to be inserted; got {names!r}")
+            # Told of no fields, save() would do nothing.
+            update_fields = [*names, "fence_token"]
         plain_saves.begin(self, fence)
         try:
             if new:
@@ -112,11 +118,12 @@ class FencedModel(models.Model):
         Delete the row of this instance if it carries a smaller token; see ``FencedQuerySet.fenced_delete``.
 
         Raises:
-            TypeError, ValueError: ``token`` is none, or the instance was never saved.
+            TypeError, ValueError: ``token`` is none, ``repeatable`` no bool, or the instance was never saved.
             StaleToken: The row carries a newer token, or this one.
             DoesNotExist: The model's own: there is no such row any more.
         """
         token = checked_token(token)
+        checked_flag("repeatable", repeatable)
         if self.pk is None:
             raise ValueError(f"{self!r} cannot be deleted: it has no primary key")
         alias = using or router.db_for_write(type(self), instance=self)

@@ -10,6 +10,7 @@ from django.db import NotSupportedError, models, transaction
 from django.db.models.deletion import Collector
 
 from . import locked_writes, stale_writes, upserts
+from .arguments import checked_flag, checked_names
 from .fields import checked_token
 from .refusals import refused_as_stale
 from .signals import stale_write_rejected
@@ -55,7 +56,8 @@ class FencedQuerySet(models.QuerySet[M]):
             conditions; the signal ``stale_write_rejected`` tells which.
 
         Raises:
-            TypeError: ``token`` is not an int, or the queryset is sliced or distinct on fields.
+            TypeError: ``token`` is not an int or ``repeatable`` no bool, or the queryset is sliced or distinct on
+                fields.
             ValueError: ``token`` is out of range, or ``fence_token`` is among the fields.
             NotSupportedError: The queryset is combined by ``union()`` and the like.
             StaleToken: A strict guard in the database refused an equal token.
@@ -64,6 +66,7 @@ class FencedQuerySet(models.QuerySet[M]):
                 order, or a serialization failure under REPEATABLE READ and above. Nothing was written; try again.
         """
         token = checked_token(token)
+        checked_flag("repeatable", repeatable)
         self._refuse_what_cannot_be_fenced(fields)
         self._for_write = True
         with refused_as_stale(token, self.model, self.db):
@@ -98,10 +101,12 @@ class FencedQuerySet(models.QuerySet[M]):
             As ``delete()``: the number of objects deleted, and the numbers by model.
 
         Raises:
-            TypeError, ValueError: As ``fenced_update()``.
+            TypeError, ValueError: As ``fenced_update()``; also after ``values()``.
         """
         token = checked_token(token)
+        checked_flag("repeatable", repeatable)
         self._refuse_what_cannot_be_fenced({})
+        self._refuse_values()
         self._for_write = True
         deleted = self._delete_fenced(token, repeatable=repeatable)
         self._result_cache = None
@@ -149,12 +154,16 @@ class FencedQuerySet(models.QuerySet[M]):
             StaleToken: The row carries a newer token, or this one; the error tells both.
             MultipleObjectsReturned: The model's own.
             IntegrityError: A new row breaks another constraint, or was created and deleted by others time and again.
-            TypeError, ValueError: ``token`` is none, or ``fence_token`` is among the fields.
+            TypeError: ``token`` is not an int, ``repeatable`` no bool or the values no dict, or after ``values()``.
+            ValueError: ``token`` is out of range, ``fence_token`` is among the fields, or the values would give a row
+                that exists another primary key.
+            FieldError: From ``django.core.exceptions``: the values name what the model does not have.
         """
-        update = dict(defaults or {})
-        create = update if create_defaults is None else dict(create_defaults)
-        self._prepare_upsert({**lookup, **update, **create})
         token = checked_token(token)
+        checked_flag("repeatable", repeatable)
+        update = upserts.checked_values(self, "defaults", defaults)
+        create = update if create_defaults is None else upserts.checked_values(self, "create_defaults", create_defaults)
+        self._prepare_upsert({**lookup, **update, **create})
         with stale_writes.told(self.model, self.db):
             return upserts.update_or_create(self, token, lookup, update, create, repeatable=repeatable)
 
@@ -181,11 +190,13 @@ class FencedQuerySet(models.QuerySet[M]):
         Return the row that the lookup finds, whatever token it carries; or insert one that carries ``token``.
 
         Raises:
-            MultipleObjectsReturned, IntegrityError, TypeError, ValueError: As ``fenced_update_or_create()``.
+            MultipleObjectsReturned, IntegrityError, TypeError, ValueError, FieldError: As
+                ``fenced_update_or_create()``.
         """
-        create = dict(defaults or {})
+        token = checked_token(token)
+        create = upserts.checked_values(self, "defaults", defaults)
         self._prepare_upsert({**lookup, **create})
-        return upserts.get_or_create(self, checked_token(token), lookup, create)
+        return upserts.get_or_create(self, token, lookup, create)
 
     fenced_get_or_create.alters_data = True  # type: ignore[attr-defined]
 
@@ -227,13 +238,19 @@ class FencedQuerySet(models.QuerySet[M]):
 
         Raises:
             NotSupportedError: From ``django.db``: the database has no such statement.
-            TypeError, ValueError: ``token`` is none, ``fence_token`` is among the fields, two objects stand for one
-                row, or the model is a multi-table child.
+            TypeError: ``token`` is not an int, ``repeatable`` no bool, the fields are no names in a list, or an object
+                is none of this model.
+            ValueError: ``token`` is out of range, ``fence_token`` is among the fields, two objects stand for one row,
+                or the model is a multi-table child.
         """
+        token = checked_token(token)
+        checked_flag("repeatable", repeatable)
+        unique_fields = checked_names("unique_fields", unique_fields)
+        update_fields = checked_names("update_fields", update_fields)
         self._prepare_upsert(dict.fromkeys([*unique_fields, *update_fields]))
+        objs = upserts.checked_objects(self.model, objs)
         upsert = upserts.ConditionalUpsert(self.model, using=self.db)
-        upsert.prepare(checked_token(token), unique_fields, repeatable=repeatable)
-        objs = list(objs)
+        upsert.prepare(token, unique_fields, repeatable=repeatable)
         written = upsert.run(objs, update_fields, batch_size)
         if written is None or written < len(objs):
             self._report_refused_rows(token, written, upsert.rows_of(objs))
@@ -274,12 +291,15 @@ class FencedQuerySet(models.QuerySet[M]):
         unique_fields: Collection[str] | None = None,
     ) -> list[M]:
         """As Django's; ``fence_token`` cannot be among the fields to update on a conflict."""
+        if update_fields is not None:
+            update_fields = list(update_fields)
         if update_conflicts and "fence_token" in (update_fields or ()):
             raise ValueError("bulk_create() does not overwrite fence_token: use fenced_update(token, ...)")
         return super().bulk_create(objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields)
 
     def _prepare_upsert(self, fields: dict[str, Any]) -> None:
         self._refuse_what_cannot_be_fenced(fields)
+        self._refuse_values()
         self._for_write = True
 
     def _write_fenced(self, token: int, fields: dict[str, Any], *, repeatable: bool) -> int:
@@ -309,6 +329,11 @@ class FencedQuerySet(models.QuerySet[M]):
             raise TypeError("cannot write a queryset once a slice has been taken")
         if self.query.distinct_fields:
             raise TypeError("cannot write a queryset after .distinct(*fields)")
+
+    def _refuse_values(self) -> None:
+        rows: Any = self
+        if rows._fields is not None:
+            raise TypeError("cannot delete, find or create rows after .values() or .values_list()")
 
     def _delete_by_key(self, keys: list[Any]) -> tuple[int, dict[str, int]]:
         total, by_model = 0, dict[str, int]()

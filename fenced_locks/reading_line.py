@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -18,14 +19,19 @@ class Line:
 
     Args:
         pool: The pool of the client.
+
+    Raises:
+        redis.exceptions.RedisError: No such connection can be made.
     """
 
     def __init__(self, pool: Any) -> None:
-        self._connection = pool.connection_class(**pool.connection_kwargs)
+        with _redis_errors():
+            self._connection = pool.connection_class(**pool.connection_kwargs)
         # A server that is down or mute is to be reported, not waited for.
         self._connection.retry = Retry(NoBackoff(), 0)
         for name in ("socket_timeout", "socket_connect_timeout"):
             setattr(self._connection, name, getattr(self._connection, name, None) or _REPLY_TIMEOUT)
+        self._connected = False
         self._sent: tuple[bytes, ...] = ()
 
     def send(self, *commands: bytes) -> None:
@@ -45,7 +51,12 @@ class Line:
             return self._receive()
 
     def _transmit(self) -> None:
-        self._connection.send_packed_command([b"".join(self._sent)])
+        with _redis_errors():
+            if not self._connected:
+                # Sending connects by itself, but does not ask a sentinel for the server before.
+                self._connection.connect()
+                self._connected = True
+            self._connection.send_packed_command([b"".join(self._sent)])
 
     def _transmit_again(self) -> None:
         # A server may close what is idle while somebody studies the page before. All commands only read.
@@ -64,7 +75,19 @@ class Line:
 
     def close(self) -> None:
         """Give the connection up."""
+        self._connected = False
         self._connection.disconnect()
+
+
+@contextmanager
+def _redis_errors() -> Iterator[None]:
+    """Give whatever goes wrong with a connection one name: host names, options and credentials can be wrong, too."""
+    try:
+        yield
+    except redis.RedisError:
+        raise
+    except Exception as error:
+        raise redis.ConnectionError(f"{type(error).__name__}: {error}") from error
 
 
 def packed(arguments: Sequence[bytes]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured, ValidationError
-from django.db import models, router, transaction
+from django.db import DataError, models, router, transaction
 
 from . import locked_writes
 from .comparison import Row
@@ -15,6 +15,9 @@ from .conf import conf
 from .querysets import FencedQuerySet
 from .templates import ResourceTemplate
 
+# Each takes a query.
+_MOST_READINGS = 1000
+_ROWS_AT_ONCE = 500
 _UNUSABLE = (FieldDoesNotExist, FieldError, LookupError, TypeError, ValueError)
 
 
@@ -31,18 +34,25 @@ class Registered(NamedTuple):
 
     def rows(self, resource: str) -> Iterator[Row]:
         """
-        Yield the rows that are written under a resource, by primary key.
+        Yield the rows that are written under a resource, each once, as they are read.
 
         Raises:
             django.db.Error: They cannot be read.
+            ImproperlyConfigured: The name can be read as too many rows: ``"a:::::::b"`` as ``"<x>:<y>:<z>"``.
         """
         lookups = _lookups(self.template)
-        found: dict[Any, Row] = {}
-        for texts in self.template.parse(resource):
-            values = self._values(dict(zip(lookups, texts, strict=True)), lookups)
-            # What the database takes for equal may be another resource: upper case, other digits.
-            found |= {pk: Row(pk, resource, token) for pk, token, *named in values if self._is(resource, named)}
-        yield from (found[pk] for pk in sorted(found))
+        seen = set()
+        for number, texts in enumerate(self.template.parse(resource)):
+            if number == _MOST_READINGS:
+                raise ImproperlyConfigured(
+                    f"FENCED_LOCKS['MODELS'][{self.model._meta.label!r}]: {resource!r} can be read as "
+                    f"{self.template.text!r} in more than {_MOST_READINGS} ways"
+                )
+            for pk, token, *named in self._values(dict(zip(lookups, texts, strict=True)), lookups):
+                # What the database takes for equal may be another resource: upper case, other digits.
+                if pk not in seen and self._is(resource, named):
+                    seen.add(pk)
+                    yield Row(pk, resource, token)
 
     def outdate(self, resource: str, token: int) -> int:
         """
@@ -62,13 +72,22 @@ class Registered(NamedTuple):
                 changed += locked_writes.write(rows, admitted, token, {})
         return changed
 
-    def _values(self, conditions: dict[str, str], lookups: list[str]) -> list[tuple[Any, ...]]:
+    def _values(self, conditions: dict[str, str], lookups: list[str]) -> Iterator[tuple[Any, ...]]:
         rows = self.model._base_manager.using(self.database)
-        try:
-            return list(rows.filter(**conditions).order_by("pk").values_list("pk", "fence_token", *lookups))
-        except (ValidationError, ValueError, OverflowError):
-            # A text that no value of the field has.
-            return []
+        last: tuple[Any, ...] | None = None
+        while True:
+            try:
+                # A savepoint: what PostgreSQL refuses would end the transaction of a request.
+                with transaction.atomic(using=self.database):
+                    found = rows.filter(**conditions, **({} if last is None else {"pk__gt": last[0]})).order_by("pk")
+                    page = list(found.values_list("pk", "fence_token", *lookups)[:_ROWS_AT_ONCE])
+            except (ValidationError, ValueError, OverflowError, DataError):
+                # A text that no value of the field has.
+                return
+            yield from page
+            if len(page) < _ROWS_AT_ONCE:
+                return
+            last = page[-1]
 
     def _is(self, resource: str, values: list[Any]) -> bool:
         try:
@@ -87,6 +106,18 @@ def registered_models() -> list[Registered]:
     return [registered(label, text) for label, text in conf.MODELS.items()]
 
 
+def model_named(label: str) -> type[models.Model]:
+    """
+    Return a model by the names of its app and its own: ``"shop.Order"``.
+
+    Raises:
+        LookupError: There is none.
+    """
+    if label.count(".") != 1:
+        raise LookupError(f"a model is named by its app and its own name, like 'shop.Order'; got {label!r}")
+    return apps.get_model(label)
+
+
 def registered(label: str, text: str) -> Registered:
     """
     Return one entry of the setting.
@@ -95,7 +126,7 @@ def registered(label: str, text: str) -> Registered:
         ImproperlyConfigured: It cannot be used.
     """
     try:
-        model = apps.get_model(label)
+        model = model_named(label)
         model._meta.get_field("fence_token")
         template = ResourceTemplate(text)
         model._base_manager.values_list(*_lookups(template))

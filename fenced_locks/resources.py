@@ -6,21 +6,23 @@ Unlike the stream of ``inspection`` this tells how many wait, and keeps names an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import redis
 
-from . import counter_scan, keys
+from . import counter_rows, counter_scan, keys
 from .counter_scan import Lease, Query, RawPage
 from .inspection import PAGE_SIZE, ResourceStatus, page_of
 from .issuers import AnyIssuer, ExternalIssuer
 from .locks.core import is_owner_id
 from .reading_line import Line
 
-# What one page of a listing may cost the server: calls of SCAN, and keys that it looks at for each.
-_CALLS = 120
+# What one page of a listing may cost: calls of SCAN and keys that the server looks at for each, and seconds.
+_CALLS = 400
+_SECONDS = 3.0
 _NARROW, _WIDE = 100, 800
 # The score of a waiter is its arrival in microseconds; the mark of a run among them is in milliseconds.
 _FIRST_WAITER = b"100000000000000"
@@ -106,7 +108,12 @@ class Reader:
             ValueError: The pattern is malformed.
             redis.exceptions.RedisError: The server cannot be read.
         """
-        for raw in counter_scan.scan(self._client, Query(self._prefix, pattern, PAGE_SIZE)):
+        query = Query(self._prefix, pattern, PAGE_SIZE)
+        if counter_rows.are_listed(self._issuer):
+            pages = counter_rows.scan(self._client, self._issuer, query)
+        else:
+            pages = counter_scan.scan(self._client, query)
+        for raw in pages:
             yield from _rows(_present(raw, held=True), self._issuer, {})
 
     def find(self, pattern: str | None, cursor: str = "", *, held: bool = False, rows: int = 100) -> Listing:
@@ -124,23 +131,28 @@ class Reader:
             redis.exceptions.RedisError, IssuerError: The server cannot be read.
         """
         narrow, wide = Query(self._prefix, pattern, _NARROW), Query(self._prefix, pattern, _WIDE)
-        if cursor and not (cursor.isascii() and cursor.isdigit() and int(cursor) < 2**64):
-            raise ValueError(f"bad cursor {cursor!r}")
         if narrow.literal is not None:
             return Listing([each for each in self.read([self.name_of(narrow.literal)]) if _is_known(each, held)], "")
-        following: bytes | None = cursor.encode() or b"0"
         found: dict[bytes, Resource] = {}
-        latest = 1
+        latest, ends = 1, time.monotonic() + _SECONDS
         with closing(Line(self._pool)) as line:
             for _ in range(_CALLS):
-                if following is None or len(found) >= rows:
-                    break
-                raw, following = counter_scan.follow(line, narrow if latest else wide, following)
+                raw, cursor = self._follow(line, narrow if latest else wide, cursor)
                 raw = _present(raw, held=held)
                 latest = len(raw.names)
                 # The server may name one twice.
                 found |= {each.name: each for each in self._resources(line, raw)}
-        return Listing([found[name] for name in sorted(found)], (following or b"").decode())
+                if not cursor or len(found) >= rows or time.monotonic() > ends:
+                    break
+        return Listing([found[name] for name in sorted(found)], cursor)
+
+    def _follow(self, line: Line, query: Query, cursor: str) -> tuple[RawPage, str]:
+        if counter_rows.are_listed(self._issuer):
+            return counter_rows.follow(line, self._issuer, query, cursor)
+        if cursor and not (cursor.isascii() and cursor.isdigit() and int(cursor) < 2**64):
+            raise ValueError(f"bad cursor {cursor!r}")
+        raw, following = counter_scan.follow(line, query, cursor.encode() or b"0")
+        return raw, (following or b"").decode()
 
     def _resources(self, line: Line, raw: RawPage) -> list[Resource]:
         return list(_rows(raw, self._issuer, _waiters(line, raw.names)))
@@ -150,10 +162,7 @@ class Reader:
         if not isinstance(self._issuer, ExternalIssuer):
             return {}
         texts = [name.decode("utf-8", "surrogateescape") for name in names]
-        try:
-            known = self._issuer.last_tokens(texts)
-        except NotImplementedError:
-            return {}
+        known = counter_rows.last_tokens(self._issuer, texts)
         return {at: known[text] for at, text in enumerate(texts) if text in known}
 
 

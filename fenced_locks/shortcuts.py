@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar, overload
 from django.core.exceptions import ImproperlyConfigured
 
 from . import keys
+from .arguments import checked_flag
 from .conf import conf
 from .connections import get_async_client, get_client
-from .durations import Duration
+from .durations import Duration, to_seconds_or_none
 from .issuers import AnyIssuer, ClockIssuer, get_issuer
 from .reentrant import AsyncReentrantLock, ReentrantLock
 from .several import AsyncReentrantLocks, ReentrantLocks
@@ -126,7 +127,7 @@ def fenced_lock(
     committed or not; with autocommit turned off by hand, Django's ``TransactionManagementError`` is raised.
     """
     options = _options(timeout, blocking_timeout, issuer, renew, max_hold)
-    options |= {"blocking": blocking, "sleep": sleep, "raise_on_release_error": raise_on_release_error}
+    options |= _checked(blocking, sleep, raise_on_release_error)
     locks = _locks(ReentrantLock, get_client(using), (resource, *others), options)
     return ReentrantLocks(locks) if others else locks[0]
 
@@ -190,9 +191,28 @@ def afenced_lock(
         RuntimeError: No event loop is running.
     """
     options = _options(timeout, blocking_timeout, issuer, renew, max_hold)
-    options |= {"blocking": blocking, "sleep": sleep, "raise_on_release_error": raise_on_release_error}
+    options |= _checked(blocking, sleep, raise_on_release_error)
     locks = _locks(AsyncReentrantLock, get_async_client(using), (resource, *others), options)
     return AsyncReentrantLocks(locks) if others else locks[0]
+
+
+def check_overrides(
+    timeout: Duration | FromSettings | None,
+    blocking_timeout: Duration | FromSettings | None,
+    renew: bool | FromSettings,
+    max_hold: Duration | FromSettings | None,
+) -> None:
+    """
+    See that each argument is one that a lock can have, before there is a lock.
+
+    Raises:
+        TypeError, ValueError: One is not; the message names it.
+    """
+    for name, value in (("timeout", timeout), ("blocking_timeout", blocking_timeout), ("max_hold", max_hold)):
+        if not isinstance(value, FromSettings):
+            to_seconds_or_none(name, value, zero=name == "blocking_timeout")
+    if not isinstance(renew, FromSettings):
+        checked_flag("renew", renew)
 
 
 def _locks(kind: type[L], client: Any, resources: Sequence[str], options: dict[str, Any]) -> list[L]:
@@ -204,6 +224,14 @@ def _locks(kind: type[L], client: Any, resources: Sequence[str], options: dict[s
             locks[name] = kind(client, name, **options)
             locks[name].resource = resource
     return list(locks.values())
+
+
+def _checked(blocking: bool, sleep: Duration, raise_on_release_error: bool) -> dict[str, Any]:
+    return {
+        "blocking": checked_flag("blocking", blocking),
+        "sleep": sleep,
+        "raise_on_release_error": checked_flag("raise_on_release_error", raise_on_release_error),
+    }
 
 
 def _options(

@@ -2,13 +2,13 @@
 Rows that may or may not exist: one object at a time, or many in one conditional statement.
 
 What leans on Django's private parts: ``bulk_create()`` hands each batch to ``_insert``, and Django's own compiler for
-the INSERT makes one statement of it, to which ``ConditionalUpsert`` adds the condition; and a related manager notes in
-``_known_related_objects`` whose rows it has.
+the INSERT makes one statement of it, to which ``ConditionalUpsert`` adds the condition; a related manager notes in
+``_known_related_objects`` whose rows it has; and ``_extract_model_params`` refuses names that the model does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import reduce
 from operator import or_
@@ -24,6 +24,39 @@ from .exceptions import StaleToken
 
 # Rows in one look for who was refused: more conditions are too deep for SQLite.
 _BATCH = 100
+
+
+def checked_values(rows: Any, argument: str, values: object) -> dict[str, Any]:
+    """
+    Return the values that a row shall have; none for None.
+
+    Raises:
+        TypeError: Not a dict or the like.
+        FieldError: A name that the model does not have. Django says so where it creates a row, and not where it
+            finds one: there a misspelt value would be lost.
+    """
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{argument} must be a dict of values by field, not {values!r}")
+    rows._extract_model_params(values)
+    return dict(values)
+
+
+def checked_objects(model: type[models.Model], objs: object) -> list[Any]:
+    """
+    Return instances of a model, or of its proxies, as a list.
+
+    Raises:
+        TypeError: Something else is among them.
+    """
+    listed = list(objs) if isinstance(objs, Iterable) else []
+    kind = model._meta.concrete_model or model
+    wrong = [one for one in listed if not isinstance(one, kind) or one._meta.concrete_model is not kind]
+    if wrong or not isinstance(objs, Iterable):
+        got = wrong[0] if wrong else objs
+        raise TypeError(f"objs must be instances of {model._meta.label}, in a list or the like; got {got!r}")
+    return listed
 
 
 def update_or_create(
@@ -190,9 +223,20 @@ def _refuse_stale(locked: Any, token: int, *, repeatable: bool) -> None:
 
 
 def _save(instance: Any, token: int, values: dict[str, Any], using: str, *, repeatable: bool) -> None:
+    before = _key_of(instance)
     for name, value in resolve_callables(values):
         setattr(instance, name, value)
+    if (after := _key_of(instance)) != before:
+        raise ValueError(f"defaults must not give a row that exists another primary key: {before} would become {after}")
     instance.fenced_save(token, update_fields=_fields_to_save(instance, values), using=using, repeatable=repeatable)
+
+
+def _key_of(instance: Any) -> dict[str, Any]:
+    """Return the primary key, of a multi-table child together with those of its parents."""
+    own = [field for field in instance._meta.concrete_fields if field.primary_key]
+    return {
+        field.name: field.to_python(getattr(instance, field.attname)) for field in [*own, *instance._meta.pk_fields]
+    }
 
 
 def _fields_to_save(instance: Any, values: dict[str, Any]) -> set[str] | None:

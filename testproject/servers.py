@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+from typing import TYPE_CHECKING
 
 from server_process import ServerProcess, ServerUnavailable, in_package
 from sql_servers import (
@@ -25,6 +26,9 @@ from sql_servers import (
     mariadb_server,
     postgres_server,
 )
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 __all__ = [
     "ExternalDatabase",
@@ -40,6 +44,7 @@ __all__ = [
     "postgres_server",
     "redis_server",
     "redis_url",
+    "redis_version",
 ]
 
 
@@ -145,6 +150,12 @@ def redis_url() -> str:
     if not os.environ.get("REDIS_URL"):
         os.environ["REDIS_URL"] = RedisServer().url
     return os.environ["REDIS_URL"]
+
+
+def redis_version(client: Redis) -> str:
+    """Return what the server is and its version: Valkey calls itself Redis 7.2.4 unless one looks further."""
+    info = client.info("server")
+    return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
 
 
 def redis_binary() -> str:

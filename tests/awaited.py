@@ -10,6 +10,7 @@ from typing import Any
 import redis.asyncio
 
 from fenced_locks import AsyncFencedLock
+from tests.fakes import connecting_async
 
 
 class Awaited:
@@ -39,7 +40,7 @@ class Loop:
 
     def client(self, url: str, **options: Any) -> redis.asyncio.Redis:
         """Return a client of the server at this address."""
-        self._clients.append(redis.asyncio.Redis.from_url(url, **options))
+        self._clients.append(redis.asyncio.Redis.from_url(url, **{**connecting_async(), **options}))
         return self._clients[-1]
 
     def lock(self, client: redis.asyncio.Redis, name: str, **options: Any) -> Awaited:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,6 +17,7 @@ from fenced_locks import afenced_lock, fenced_lock
 from fenced_locks.issuers import ExternalIssuer
 from fenced_locks.locks.renewal import RENEW
 from fenced_locks.locks.steps import RELEASE
+from tests.waiters import GIVE_UP, at_the_gate
 
 NAMES = ("order:1", "stock:x", "zone:9")
 
@@ -62,12 +64,30 @@ def keys_of(commands: Sequence[Sequence[bytes]]) -> list[str]:
     return [command[3].decode() for command in commands]
 
 
-class Later(threading.Timer):
-    """Does something after so many seconds; leaving the block waits for it."""
+def confirmed(commands: Sequence[Sequence[bytes]]) -> list[tuple[str, int]]:
+    """Return what was renewed, and for how many milliseconds, together with the last resource, when all were held."""
+    renewals = [(command[3].decode(), int(command[-1])) for command in commands if is_renewal(command)]
+    last = [name for name, _ in renewals].index(NAMES[-1])
+    return renewals[last + 1 - len(NAMES) : last + 1]
+
+
+class Later(threading.Thread):
+    """
+    Does something when somebody in this process has waited for so many seconds; leaving the block waits for it.
+
+    Seconds in which the process was not stopped: it looks so often whether somebody waits.
+    """
 
     def __init__(self, seconds: float, action: Callable[[], Any]) -> None:
-        super().__init__(seconds, action)
-        self.daemon = True
+        super().__init__(daemon=True)
+        self._looks, self._action = int(100 * seconds), action
+
+    def run(self) -> None:
+        deadline, looks = time.monotonic() + GIVE_UP, 0
+        while looks < self._looks and time.monotonic() < deadline:
+            time.sleep(0.01)
+            looks = looks + 1 if at_the_gate() else 0
+        self._action()
 
     def __enter__(self) -> Later:
         self.start()

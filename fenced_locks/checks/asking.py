@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import redis
 
+from ..texts import one_line
 from ..wire.base import ReplyLost
 from ..wire.connecting import connect, exchange_all, maker, pack
 
 _CLOCK_READINGS = 5
+
+Returned = TypeVar("Returned")
 
 
 class CannotAsk(Exception):
@@ -67,9 +72,47 @@ def line_to(connection: Any, seconds: float) -> Iterator[Line]:
         line.close()
 
 
+def within(seconds: float, work: Callable[[], Returned]) -> Returned:
+    """
+    Return what ``work`` returns, or raise what it raises.
+
+    Raises:
+        CannotAsk: It takes longer. It goes on in a thread that nobody waits for: nothing can interrupt the search for
+            a host name, or a server whose reply comes byte by byte.
+    """
+    ended: list[Callable[[], Returned]] = []
+
+    def run() -> None:
+        try:
+            returned = work()
+        except BaseException as error:  # noqa: BLE001 - raised again, by who waits
+            ended.append(partial(_raise, error))
+        else:
+            ended.append(lambda: returned)
+
+    thread = threading.Thread(target=run, name="fenced_locks.checks", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not ended:
+        raise CannotAsk(f"there was no answer within {seconds:g} seconds")
+    return ended[0]()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
 def connection_like(client: Any) -> Any:
-    """Return a new connection, not connected yet, such as those of the client."""
-    return maker(client.connection_pool)()
+    """
+    Return a new connection, not connected yet, such as those of the client.
+
+    Raises:
+        CannotAsk: Its options are refused.
+    """
+    try:
+        return maker(client.connection_pool)()
+    except Exception as error:  # redis-py looks at options no sooner
+        raise CannotAsk(_reason(error)) from error
 
 
 def connection_to(client: Any, host: str, port: int) -> Any:
@@ -125,5 +168,5 @@ def read_clock(line: Line) -> Reading | Exception:
 def _reason(error: BaseException) -> str:
     if isinstance(error, ReplyLost) and error.__cause__:
         error = error.__cause__
-    text = str(error).strip().rstrip(".")
+    text = one_line(error).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

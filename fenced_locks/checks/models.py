@@ -9,13 +9,15 @@ from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseError
 from django.db import connections
 
 from ..conf import conf
 from ..guards import missing_guards, promised_guards
 from ..models import FencedModel
 from ..registered import registered
-from ..triggers import can_guard
+from ..texts import one_line
+from ..triggers import Trigger, can_guard
 
 
 def check_managers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -56,8 +58,23 @@ def check_guards(
     """
     Each fence guard that the applied migrations promise must be in the database (fenced_locks.W010).
 
-    Only where databases are named, by ``check --database`` and ``migrate``: they are asked.
+    A database that cannot be asked is told instead (fenced_locks.W012). Only where databases are named, by
+    ``check --database`` and ``migrate``.
     """
+    return [message for alias in databases or () for message in _missing_guards(alias)]
+
+
+def _missing_guards(alias: str) -> list[CheckMessage]:
+    try:
+        missing = missing_guards(connections[alias])
+    except DatabaseError as error:
+        return [
+            CheckWarning(
+                f"Database '{alias}' cannot be asked for its fence guards: {one_line(error)}.",
+                hint=f"Look at DATABASES['{alias}'], and check again.",
+                id="fenced_locks.W012",
+            )
+        ]
     return [
         CheckWarning(
             f"The fence guard '{trigger.name}' on table '{trigger.bare_table}', which the migrations promise, is "
@@ -65,8 +82,7 @@ def check_guards(
             hint=f"Put it back with 'manage.py migrate --database {alias}'.",
             id="fenced_locks.W010",
         )
-        for alias in databases or ()
-        for trigger in missing_guards(connections[alias])
+        for trigger in missing
     ]
 
 
@@ -82,7 +98,14 @@ def check_strict_guards(
             id="fenced_locks.I011",
         )
         for alias in databases or ()
-        if can_guard(connections[alias])
-        for trigger in promised_guards(connections[alias])
+        for trigger in _promised_guards(alias)
         if trigger.strict
     ]
+
+
+def _promised_guards(alias: str) -> list[Trigger]:
+    try:
+        return promised_guards(connections[alias]) if can_guard(connections[alias]) else []
+    except DatabaseError:
+        # The other check says so.
+        return []

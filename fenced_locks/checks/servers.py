@@ -19,9 +19,10 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisError
 
 from ..conf import conf
+from ..issuers import AnyIssuer
 from ..shortcuts import configured_issuer
 from . import TAG
-from .asking import CannotAsk
+from .asking import CannotAsk, within
 from .clocks import clocks_apart
 from .keeping import emptied_by_a_cache, evicted, expiring_counters, not_persisted
 from .server import Server, asked
@@ -31,6 +32,8 @@ from .settings import client_or_reason
 OLDEST_REDIS = (6, 0)
 # A time-out must leave room for a reply that takes longer than usual.
 _TIMES_USUAL = 3
+# Seconds for all that is asked.
+_AT_MOST = 10.0
 
 Concern = Callable[[Server], Iterable[CheckMessage]]
 
@@ -52,10 +55,14 @@ def check_servers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> lis
     if not hasattr(getattr(client, "connection_pool", None), "connection_class"):
         return [*lease_without_end(), _cannot("its client has no single server")]
     try:
-        with asked(conf.USING, client, issuer) as server:
-            return [*lease_without_end(), *(message for concern in CONCERNS for message in concern(server))]
+        return [*lease_without_end(), *within(_AT_MOST, lambda: _look(conf.USING, client, issuer))]
     except CannotAsk as error:
         return [*lease_without_end(), _cannot(str(error))]
+
+
+def _look(alias: str, client: Any, issuer: AnyIssuer) -> list[CheckMessage]:
+    with asked(alias, client, issuer) as server:
+        return [message for concern in CONCERNS for message in concern(server)]
 
 
 def check_servers_when_named(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:

@@ -111,6 +111,22 @@ class ExternalIssuer(Issuer):
         """
         raise NotImplementedError(f"the issuer {self.name!r} does not tell its last tokens")
 
+    def counters_after(self, resource: str, number: int, start: str = "") -> list[tuple[str, int]]:
+        """
+        Return the next resources that have a token, each with its last one; for the listings of admin and commands.
+
+        They come in an order of the issuer's that does not change. Fewer than ``number`` are the last ones.
+
+        Args:
+            resource: The one after which to go on; empty to begin.
+            number: How many are wanted.
+            start: What their names begin with; others may be among them, and are left out by the caller.
+
+        Raises:
+            NotImplementedError: The issuer leaves this out, as it may: then its resources are found by name alone.
+        """
+        raise NotImplementedError(f"the issuer {self.name!r} does not list its counters")
+
     def raise_tokens(self, tokens: Mapping[str, int]) -> None:
         """
         Let the next token of each of these resources be greater than the one given; never lowers anything.

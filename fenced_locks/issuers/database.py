@@ -58,6 +58,13 @@ class DatabaseIssuer(ExternalIssuer):
         with _errors("the last fence tokens cannot be read", connection):
             return counters.read_tokens(connection.alias, resources)
 
+    def counters_after(self, resource: str, number: int, start: str = "") -> list[tuple[str, int]]:
+        from .. import counters
+
+        connection = _database()
+        with _errors("counters cannot be listed", connection):
+            return counters.counters_after(connection.alias, resource, number, start)
+
     def raise_tokens(self, tokens: Mapping[str, int]) -> None:
         from .. import counters
 

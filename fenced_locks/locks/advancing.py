@@ -6,6 +6,7 @@ from functools import partial
 
 from redis.exceptions import ResponseError
 
+from ..arguments import shown
 from ..issuers import ExternalIssuer, RedisIssuer
 from . import core, steps
 from .actions import Steps, Target
@@ -23,7 +24,7 @@ def checked_at_least(at_least: object) -> int:
     if not isinstance(at_least, int) or isinstance(at_least, bool):
         raise TypeError(f"at_least must be a fence token, an int; got {at_least!r}")
     if not 0 < at_least < _MAX_TOKEN:
-        raise ValueError(f"at_least must be between 1 and 2**53 - 1; got {at_least!r}")
+        raise ValueError(f"at_least must be between 1 and 2**53 - 1; got {shown(at_least)}")
     return int(at_least)
 
 

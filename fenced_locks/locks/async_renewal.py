@@ -11,6 +11,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from .. import clock
+from ..awaits import Moment
 from ..logs import about
 from .renewal import RENEW, Agenda, Renewal, batches, calls_of
 
@@ -22,7 +23,7 @@ class AsyncRenewer:
 
     def __init__(self) -> None:
         self._agenda = Agenda()
-        self._changed = asyncio.Event()
+        self._changed = Moment()
         self._task: asyncio.Task[None] | None = None
         self._saying: set[asyncio.Task[None]] = set()
 
@@ -36,13 +37,13 @@ class AsyncRenewer:
 
     def look(self) -> None:
         """See whether anything has changed: the task ends with the last lease."""
-        self._changed.set()
+        self._changed.happen()
 
     async def _run(self) -> None:
         while (seconds := self._agenda.seconds(clock.monotonic())) is not None:
-            self._changed.clear()
+            self._changed = Moment()
             if seconds:
-                await _wait(self._changed, seconds)
+                await self._changed.wait(seconds)
             due = self._agenda.take(clock.monotonic())
             try:
                 for batch in batches(due):
@@ -85,11 +86,6 @@ class AsyncRenewer:
             task = Context().run(asyncio.get_running_loop().create_task, lock._say())
             self._saying.add(task)
             task.add_done_callback(self._saying.discard)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
 
 
 _renewers: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRenewer] = WeakKeyDictionary()

@@ -295,10 +295,9 @@ def found(present: Busy) -> str:
 def lost(resource: str, lease: Lease, action: str, what: str) -> LeaseLost:
     """Return the error for a lease that was found gone or taken."""
     owner = lease.owner.decode("utf-8", "backslashreplace")
-    error = LeaseLost(
-        f"cannot {action} the lease of {resource!r} (owner {owner}, fence token {lease.fence_token}): {what}", resource
-    )
-    error.fence_token, error.owner_id = lease.fence_token, owner
+    known = f"owner {owner}, fence token {lease.fence_token}" if lease.fence_token else f"owner {owner}"
+    error = LeaseLost(f"cannot {action} the lease of {resource!r} ({known}): {what}", resource)
+    error.fence_token, error.owner_id = lease.fence_token or None, owner
     return error
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, keys, signals
+from ..arguments import checked_flag
 from ..durations import Duration, to_seconds, to_seconds_or_none
 from ..exceptions import LeaseHasNoEnd, LeaseLost, NotHeld
 from ..issuers import AnyIssuer, get_issuer
@@ -52,6 +53,7 @@ class Holding:
 
     def _keep_alive(self, renew: bool, max_hold: Duration | None, timeout: float | None) -> None:
         """Set whether leases are renewed."""
+        checked_flag("renew", renew)
         if renew and timeout is None:
             raise ValueError("renew needs a timeout: a lease without end has nothing to renew")
         if max_hold is not None and not renew:

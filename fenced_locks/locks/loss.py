@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .. import clock
+from ..awaits import Moment
 from . import core
 from .core import Lease
-
-
-class _Event(Protocol):
-    def set(self) -> None: ...
-
-
-E = TypeVar("E", bound=_Event)
 
 
 class _Loss:
@@ -47,16 +39,16 @@ class _Loss:
         return core.earliest(now, deadline, *[lease.ends_at for lease in self._leases if not lease.released])
 
     @contextmanager
-    def _telling(self, event: E) -> Iterator[E]:
-        """Have the event set when one of the leases is found lost, or is given back."""
-        lists: list[list[_Event]] = [vars(lease).setdefault("_events", []) for lease in self._leases]
-        for events in lists:
-            events.append(event)
+    def _telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Have this called when one of the leases is found lost, or is given back."""
+        lists: list[list[Callable[[], None]]] = [vars(lease).setdefault("_told", []) for lease in self._leases]
+        for told in lists:
+            told.append(tell)
         try:
-            yield event
+            yield
         finally:
-            for events in lists:
-                events.remove(event)
+            for told in lists:
+                told.remove(tell)
 
 
 class Loss(_Loss):
@@ -65,7 +57,8 @@ class Loss(_Loss):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost or given back, for so many seconds or for ever; return ``is_set()``."""
         deadline = None if timeout is None else clock.monotonic() + timeout
-        with self._telling(threading.Event()) as event:
+        event = threading.Event()
+        with self._telling(event.set):
             while not self._is_decided():
                 now = clock.monotonic()
                 if deadline is not None and now >= deadline:
@@ -81,15 +74,14 @@ class AsyncLoss(_Loss):
 
     async def wait(self) -> bool:
         """Wait until the lease is lost or given back; return ``is_set()``."""
-        with self._telling(asyncio.Event()) as event:
-            while not self._is_decided():
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(event.wait(), self._seconds(clock.monotonic()))
-                event.clear()
+        while not self._is_decided():
+            moment = Moment()
+            with self._telling(moment.happen):
+                await moment.wait(self._seconds(clock.monotonic()))
         return self.is_set()
 
 
 def tell_who_waits(lease: Lease) -> None:
     """Wake whoever waits for the loss of this lease, or for its release."""
-    for event in tuple(vars(lease).get("_events", ())):
-        event.set()
+    for tell in tuple(vars(lease).get("_told", ())):
+        tell()

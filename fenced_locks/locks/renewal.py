@@ -131,7 +131,13 @@ class Renewal:
         living = self.living()
         if living is None:
             return
-        holder, lease = living
+        try:
+            self._act(*living, reply, asked_at, now)
+        finally:
+            # Also where a receiver or a log filter raises, or it would be due at once again, and for ever.
+            self.schedule(now)
+
+    def _act(self, holder: Holder, lease: Lease, reply: Any, asked_at: float, now: float) -> None:
         if isinstance(reply, list):
             self._lost(holder, lease, core.found(core.refused(reply)))
         elif isinstance(reply, int):
@@ -143,7 +149,6 @@ class Renewal:
             self._lost(holder, lease, "its end has passed")
         elif reply is not None:
             self._unknown(lease, reply, now)
-        self.schedule(now)
 
     def _end(self, wanted: float) -> float:
         return wanted if self.until is None else min(wanted, self.until)

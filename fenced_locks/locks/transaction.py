@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, isawaitable, iscoroutine, iscoroutinefunction, isgeneratorfunction
 from math import inf
 from typing import Any, Protocol
 
@@ -73,6 +73,8 @@ def order(
     """
     if not callable(func):
         raise TypeError(f"func must be a function of a pipeline, not {func!r}")
+    if isgeneratorfunction(func) or isasyncgenfunction(func):
+        raise TypeError(f"func must not be a generator, which does nothing when it is called: {func!r}")
     encode = client.get_encoder().encode
     try:
         keys = [bytes(encode(key)) for key in watches]
@@ -170,6 +172,7 @@ def _attempt(tries: _Tries, order: Order, session: Session) -> Steps[Any]:
     except WatchError:
         watch.raise_if_broken()
         raise
+    _refuse_what_was_not_awaited(order.func, value)
     tries.refuse_if_over()
     try:
         replies = yield Work(session.apply)
@@ -177,6 +180,13 @@ def _attempt(tries: _Tries, order: Order, session: Session) -> Steps[Any]:
         cause = lost.__cause__ or lost
         raise core.outcome_unknown("transaction", tries.target.resource, cause) from cause
     return value if order.value_from_callable else replies
+
+
+def _refuse_what_was_not_awaited(func: Callable[[Any], Any], value: object) -> None:
+    if iscoroutine(value):
+        value.close()
+    if isawaitable(value):
+        raise TypeError(f"func must do its work when it is called; {func!r} returned a {type(value).__name__}")
 
 
 @dataclass

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import redis
-from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import DatabaseError, connections, router
+from django.db import Error as DatabaseError
+from django.db import connections, router
 from django.db.models import Model
 from django.utils.connection import ConnectionDoesNotExist
 
 from ..comparison import Page, compare, counters_of, read_rows
 from ..conf import conf
-from ..connections import get_client
+from ..connections import get_single_client
 from ..exceptions import IssuerError
-from ..registered import registered_models
+from ..registered import model_named, registered_models
 from ..shortcuts import configured_issuer
 from ..templates import ResourceTemplate
 from ..texts import one_line
@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def is_wanted(options: dict[str, Any]) -> bool:
     """Return whether any of these arguments was given."""
-    return any(options[name] for name in ("model", "resource", "database", "repair"))
+    return options["repair"] or any(options[name] is not None for name in ("model", "resource", "database"))
 
 
 def run(options: dict[str, Any], write: Callable[[str], None], conclude: Callable[[str], None]) -> None:
@@ -72,18 +72,19 @@ def run(options: dict[str, Any], write: Callable[[str], None], conclude: Callabl
 
 def _open(options: dict[str, Any]) -> tuple[str, Iterator[Page]]:
     """Turn settings and arguments into pages; nothing is sent yet."""
-    if not options["model"]:
+    if options["model"] is None:
         raise CommandError("--resource, --database and --repair go with --model", returncode=EXIT_USAGE)
-    if options["pattern"] or options["held"]:
+    if options["pattern"] is not None or options["held"]:
         raise CommandError("a pattern and --held do not go with --model", returncode=EXIT_USAGE)
     try:
         alias = conf.USING if options["using"] is None else options["using"]
-        model = apps.get_model(options["model"])
+        model = model_named(options["model"])
         model._meta.get_field("fence_token")
-        template = ResourceTemplate(options["resource"] or _registered_as(model))
-        database = connections[options["database"] or router.db_for_write(model)]
+        resource, database = options["resource"], options["database"]
+        template = ResourceTemplate(_registered_as(model) if resource is None else resource)
+        database = connections[router.db_for_write(model) if database is None else database]
         rows = read_rows(model, template, database.alias)
-        counters = counters_of(configured_issuer(), get_client(alias))
+        counters = counters_of(configured_issuer(), get_single_client(alias))
     except _USAGE as error:
         raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
     return alias, compare(rows, counters, prefix=conf.KEY_PREFIX, repair=options["repair"])

@@ -14,6 +14,8 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 # Lines that are too long are cut, not wrapped: else the next picture would not cover this one.
 _CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _CLEAR = "\x1b[2J"
+# In seconds: 30 years. The operating system refuses some that are longer.
+_LONGEST = 1e9
 
 
 class Screen(Protocol):
@@ -90,7 +92,7 @@ def watch(screen: Screen, seconds: float, show: Callable[[], None], patient: int
                     raise
                 screen.write(f"{error}\n")
             screen.show()
-            time.sleep(seconds)
+            time.sleep(min(seconds, _LONGEST))
     except KeyboardInterrupt:
         pass
     finally:

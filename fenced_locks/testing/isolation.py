@@ -58,7 +58,7 @@ def lock_name(resource: str) -> str:
     Raises:
         TypeError, ValueError: The resource is refused as a name.
     """
-    return keys.lock_key(conf.KEY_PREFIX, resource)
+    return keys.keys_of(keys.lock_key(conf.KEY_PREFIX, resource), "utf-8").resource
 
 
 class Isolation:

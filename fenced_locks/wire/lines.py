@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
@@ -15,6 +16,9 @@ from .own import OwnConnections
 
 if TYPE_CHECKING:
     from ..scripts import Script
+
+
+_PLAIN = (str, bytes, int, float, type, Enum)
 
 
 class Lines:
@@ -93,6 +97,7 @@ def _identity(pool: Any, server: tuple[object, ...]) -> tuple[object, ...]:
     if hasattr(pool, "sentinel_manager"):
         # Its connections ask the pool itself which server to connect to.
         return (*server, id(pool))
-    names = ("username", "password", "protocol", "client_name")
-    login = [pool.connection_kwargs.get(name) for name in names]
-    return (*server, pool.connection_class, id(pool.connection_kwargs.get("credential_provider")), *login)
+    kwargs = pool.connection_kwargs
+    # Objects that each pool makes for itself are no difference, but for who knows the password.
+    plain = {name: value for name, value in kwargs.items() if isinstance(value, _PLAIN)}
+    return (*server, pool.connection_class, id(kwargs.get("credential_provider")), *sorted(plain.items()))

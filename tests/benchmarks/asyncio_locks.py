@@ -25,7 +25,7 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -35,26 +35,21 @@ from redis.asyncio.lock import Lock
 from fenced_locks import AsyncFencedLock
 from tests.benchmarks import asyncio_rounds as rounds
 from tests.benchmarks.contended_figures import median_ratio
-from tests.benchmarks.side_by_side import compare
+from tests.benchmarks.side_by_side import Batch, compare, in_turns
 
 THEIRS, OURS = "redis-py", "fenced"
-CONTENDERS: dict[str, type[Lock]] = {THEIRS: Lock, OURS: AsyncFencedLock}
+CONTENDERS: dict[str, type[Lock]] = {OURS: AsyncFencedLock, THEIRS: Lock}
 
 
 def part_one_lock(url: str, observer: rounds.Observer, options: argparse.Namespace) -> None:
     """Many tasks on one lock."""
     print(f"\none lock: {options.tasks} tasks, {options.work_ms:g} ms of work, {options.seconds:g} s at most")
     limits = {"seconds": options.seconds, "work": options.work_ms / 1e3, "again": options.again}
-
-    def measure(lock_class: type[Lock]) -> rounds.OneLock:
-        observer.clear()
-        return asyncio.run(rounds.one_lock(url, lock_class, observer, tasks=options.tasks, **limits))
-
-    results = rounds.in_turns(options.rounds, CONTENDERS, measure)
+    results = measure_one_lock(url, observer, options.rounds, tasks=options.tasks, **limits)
     print(f"  {'':<10}{'grants/s':>10}{'served':>8}{'conns':>7}")
     for name, own in results.items():
-        rate, served = (statistics.median(getattr(one, of) for one in own) for of in ("rate", "served"))
-        print(f"  {name:<10}{rate:>10.1f}{served:>8.0f}{max(one.connections for one in own):>7}")
+        row = rounds.median_of_one_lock(own)
+        print(f"  {name:<10}{row.rate:>10.1f}{row.served:>8.0f}{row.connections:>7}")
     ratio = median_ratio(results[OURS], results[THEIRS], lambda one: one.rate)
     print(f"  {OURS} / {THEIRS}: {ratio:.1f} times the grants (target: at least 20, and at most 2 connections)")
 
@@ -67,7 +62,7 @@ def part_many_locks(url: str, observer: rounds.Observer, options: argparse.Names
         observer.clear()
         return asyncio.run(rounds.many_locks(url, lock_class, tasks=options.tasks))
 
-    results = rounds.in_turns(options.rounds, CONTENDERS, measure)
+    results = in_turns(options.rounds, CONTENDERS, measure)
     limit = options.max_connections
     print(f"  {'':<10}{'first ms':>10}{'again ms':>10}   failed, of a pool of {limit}")
     for name, lock_class in CONTENDERS.items():
@@ -81,20 +76,10 @@ def part_many_locks(url: str, observer: rounds.Observer, options: argparse.Names
 def part_uncontended(url: str, observer: rounds.Observer, options: argparse.Namespace) -> None:
     """One task."""
     print("\nuncontended: one task, per cycle")
-    loop = asyncio.new_event_loop()
-    client = rounds.client_of(url)
-
-    def batch(lock_class: type[Lock]) -> Any:
-        return lambda size: loop.run_until_complete(rounds.cycles(client, lock_class, size))
-
-    try:
+    with batches_of_cycles(url) as batches:
         names = ("redis.asyncio.lock.Lock", "AsyncFencedLock")
-        compare(names, batch(Lock), batch(AsyncFencedLock), batches=options.batches, size=options.size)
+        compare(names, batches[THEIRS], batches[OURS], batches=options.batches, size=options.size)
         print("  (target: at most 0.90 of the wall time)")
-    finally:
-        loop.run_until_complete(client.aclose())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 def part_renewal(url: str, observer: rounds.Observer, options: argparse.Namespace) -> None:
@@ -129,9 +114,36 @@ def main() -> None:
     """Print figures and ratios of each part."""
     options = parse_arguments()
     with servers.redis_server() as server, contextlib.closing(rounds.Observer(server.url)) as observer:
-        print(f"redis-py {version('redis')}, Python {sys.version.split()[0]}, server {observer.server_version()}")
+        print(f"redis-py {version('redis')}, Python {sys.version.split()[0]}, {observer.server_version()}")
         for part in options.parts:
             PARTS[part](server.url, observer, options)
+
+
+def measure_one_lock(url: str, observer: rounds.Observer, times: int, **limits: Any) -> dict[str, list[rounds.OneLock]]:
+    """Let the tasks of each contender compete for one lock, in each round with a new client."""
+
+    def measure(lock_class: type[Lock]) -> rounds.OneLock:
+        observer.clear()
+        return asyncio.run(rounds.one_lock(url, lock_class, observer, **limits))
+
+    return in_turns(times, CONTENDERS, measure)
+
+
+@contextlib.contextmanager
+def batches_of_cycles(url: str) -> Iterator[dict[str, Batch]]:
+    """Yield what acquires and releases in an event loop, a given number of times, by contender."""
+    loop = asyncio.new_event_loop()
+    client = rounds.client_of(url)
+
+    def batch(lock_class: type[Lock]) -> Batch:
+        return lambda size: loop.run_until_complete(rounds.cycles(client, lock_class, size))
+
+    try:
+        yield {name: batch(lock_class) for name, lock_class in CONTENDERS.items()}
+    finally:
+        loop.run_until_complete(client.aclose())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import redis
+import servers
 from redis import asyncio as aioredis
 from redis.asyncio.lock import Lock
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from fenced_locks import AsyncFencedLock, FencedLock
 
-T = TypeVar("T")
 LEASE = 10
 UNLIMITED = 2**31
 LOOK_EVERY = 0.02
+# A thousand connections that are opened at once take their time, where the machine has other things to do.
+OPENING = 60
 # How long connections that were closed may still be counted by the server, in seconds.
 SETTLING = 5.0
 
@@ -28,7 +31,7 @@ class OneLock(NamedTuple):
     """What came of many tasks on one lock: grants per second, how many tasks got one, and the most connections."""
 
     rate: float
-    served: int
+    served: float
     connections: int
 
 
@@ -59,8 +62,8 @@ class Observer:
         self._client.close()
 
     def server_version(self) -> str:
-        """Return the version of the server."""
-        return str(self._client.info("server")["redis_version"])
+        """Return what the server is, and its version."""
+        return servers.redis_version(self._client)
 
     def clear(self) -> None:
         """Delete all keys, and wait until the connections of others are gone."""
@@ -125,8 +128,8 @@ class Arena:
 
 
 def client_of(url: str, max_connections: int = UNLIMITED) -> aioredis.Redis:
-    """Return a client; the default of some versions is a pool of 100 connections."""
-    return aioredis.Redis.from_url(url, max_connections=max_connections)
+    """Return a client; the default of some versions is a pool of 100 connections, and 5 s to open one."""
+    return aioredis.Redis.from_url(url, max_connections=max_connections, socket_connect_timeout=OPENING)
 
 
 async def one_lock(
@@ -148,6 +151,15 @@ async def one_lock(
             if isinstance(error, Exception):
                 raise error
     return OneLock(len(grants) / took, len(set(grants)), observer.most_connections)
+
+
+def median_of_one_lock(measured: Sequence[OneLock]) -> OneLock:
+    """Return the medians over the rounds, and the most connections of any."""
+    return OneLock(
+        rate=statistics.median(one.rate for one in measured),
+        served=statistics.median(one.served for one in measured),
+        connections=max(one.connections for one in measured),
+    )
 
 
 async def many_locks(url: str, lock_class: type[Lock], *, tasks: int) -> ManyLocks:
@@ -214,14 +226,3 @@ async def renewal_by_task(url: str, observer: Observer, *, locks: int, lease: fl
         for lock in held:
             await lock.release()
     return cost
-
-
-def in_turns(rounds: int, contenders: dict[str, type[Lock]], measure: Callable[[type[Lock]], T]) -> dict[str, list[T]]:
-    """Measure the contenders right after each other, in every round another one first."""
-    results: dict[str, list[T]] = {name: [] for name in contenders}
-    names = list(contenders)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            results[name].append(measure(contenders[name]))
-    return results

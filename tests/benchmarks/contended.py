@@ -1,8 +1,8 @@
 """
-One contended resource: ``FencedLock`` against redis-py's ``Lock`` and python-redis-lock, which polls and which blocks.
+One contended resource: ``FencedLock`` against redis-py's ``Lock`` and pottery's, which poll, and python-redis-lock.
 
     python -m tests.benchmarks.contended [--threads 2 8 32 64] [--processes 8] [--seconds 2] [--rounds 3]
-        [--work-ms 1] [--pause-ms 0 6] [--contenders fenced redis-py python-redis-lock]
+        [--work-ms 1] [--pause-ms 0 6] [--contenders fenced redis-py python-redis-lock pottery]
 
 Each worker acquires a new lock object, works, releases it and pauses, over and over. The threads of a case share a
 process and a client; each of the processes has its own. Within a round the contenders run right after each other, and
@@ -24,7 +24,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from importlib.util import find_spec
 from itertools import count
 from typing import NamedTuple
 
@@ -32,7 +31,18 @@ import redis
 import servers
 
 from tests.benchmarks.contended_figures import Figures, Watch, figures, median, median_ratio
-from tests.benchmarks.contended_workers import CONTENDERS, MEETING, PATIENCE, Job, Schedule, crew, receive, sleep_until
+from tests.benchmarks.contended_workers import (
+    CONTENDERS,
+    MEETING,
+    PATIENCE,
+    Contender,
+    Job,
+    Schedule,
+    crew,
+    receive,
+    sleep_until,
+)
+from tests.benchmarks.side_by_side import in_turns
 
 OURS = "fenced"
 # Until all connections are open and all scripts loaded.
@@ -75,13 +85,13 @@ class Arena:
         self._client.close()
 
     def server_version(self) -> str:
-        """Return the version of the server."""
-        return str(self._client.info("server")["redis_version"])
+        """Return what the server is, and its version."""
+        return servers.redis_version(self._client)
 
-    def run(self, case: Case, contender: str, seconds: float) -> Figures:
+    def run(self, case: Case, contender: Contender, seconds: float) -> Figures:
         """Let fresh workers compete for a lock that nobody has used yet, and return the figures."""
         name = f"contended-{next(self._runs)}"
-        job = Job(self._url, name, CONTENDERS[contender], case.threads, case.work / 1e3, case.pause / 1e3)
+        job = Job(self._url, name, contender, case.threads, case.work / 1e3, case.pause / 1e3)
         with crew(job, case.processes) as pipes:
             for pipe in pipes:
                 receive(pipe, MEETING)
@@ -119,14 +129,15 @@ def main() -> None:
     if not contenders:
         return
     with servers.redis_server() as server, contextlib.closing(Arena(server.url)) as arena:
-        print(f"redis-py {version('redis')}, server {arena.server_version()}, {options.rounds} rounds")
+        print(f"redis-py {version('redis')}, {arena.server_version()}, {options.rounds} rounds")
         for case in cases(options):
-            rounds: dict[str, list[Figures]] = {name: [] for name in contenders}
-            for number in range(options.rounds):
-                first = number % len(contenders)
-                for name in contenders[first:] + contenders[:first]:
-                    rounds[name].append(arena.run(case, name, options.seconds))
-            report(case, rounds)
+            report(case, measure(arena, case, contenders, rounds=options.rounds, seconds=options.seconds))
+
+
+def measure(arena: Arena, case: Case, names: list[str], *, rounds: int, seconds: float) -> dict[str, list[Figures]]:
+    """Let each contender compete in each round."""
+    contenders = {name: CONTENDERS[name] for name in names}
+    return in_turns(rounds, contenders, lambda contender: arena.run(case, contender, seconds))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -144,7 +155,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def installed(names: list[str]) -> list[str]:
     """Return the contenders that can be imported; say which one cannot."""
-    missing = [name for name in names if find_spec(CONTENDERS[name].module) is None]
+    missing = [name for name in names if not CONTENDERS[name].is_installed()]
     for name in missing:
         print(f"{name} is not installed: it is left out.")
     return [name for name in names if name not in missing]

@@ -6,9 +6,11 @@ import contextlib
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -22,22 +24,28 @@ MEETING = 60.0
 
 
 class Contender(NamedTuple):
-    """A lock class, and what it calls the lease and the longest wait."""
+    """What makes a lock of a client and a name, and what that calls the lease and the longest wait."""
 
+    package: str
     module: str
-    class_name: str
+    factory: str
     lease: str
     patience: str
 
-    def lock_class(self) -> Any:
-        """Import the class."""
-        return getattr(import_module(self.module), self.class_name)
+    def is_installed(self) -> bool:
+        """Return whether the package is there."""
+        return find_spec(self.package) is not None
+
+    def make(self) -> Callable[[redis.Redis, str], Any]:
+        """Import what makes its locks, whose lease is ``LEASE``."""
+        return partial(getattr(import_module(self.module), self.factory), **{self.lease: LEASE})
 
 
 CONTENDERS = {
-    "fenced": Contender("fenced_locks", "FencedLock", "timeout", "blocking_timeout"),
-    "redis-py": Contender("redis.lock", "Lock", "timeout", "blocking_timeout"),
-    "python-redis-lock": Contender("redis_lock", "Lock", "expire", "timeout"),
+    "fenced": Contender("fenced_locks", "fenced_locks", "FencedLock", "timeout", "blocking_timeout"),
+    "redis-py": Contender("redis", "redis.lock", "Lock", "timeout", "blocking_timeout"),
+    "python-redis-lock": Contender("redis_lock", "redis_lock", "Lock", "expire", "timeout"),
+    "pottery": Contender("pottery", "tests.benchmarks.redlock", "one_master", "auto_release_time", "timeout"),
 }
 
 
@@ -117,13 +125,13 @@ def run_process(pipe: Connection, job: Job) -> None:
     # A blocking pop that waits longer than the socket's timeout ends in an error, and that is not what is compared.
     with redis.Redis.from_url(job.url, socket_timeout=PATIENCE + 5) as client:
         client.ping()
-        lock_class = job.contender.lock_class()
+        make = job.contender.make()
         meeting = threading.Barrier(job.threads + 1, timeout=MEETING)
         schedule: Future[Schedule] = Future()
 
         def worker() -> Record:
             meeting.wait()
-            return compete(client, lock_class, job, schedule.result(MEETING))
+            return compete(client, make, job, schedule.result(MEETING))
 
         with ThreadPoolExecutor(job.threads) as pool:
             records = [pool.submit(worker) for _ in range(job.threads)]
@@ -133,13 +141,13 @@ def run_process(pipe: Connection, job: Job) -> None:
             pipe.send([record.result() for record in records])
 
 
-def compete(client: redis.Redis, lock_class: Any, job: Job, schedule: Schedule) -> Record:
+def compete(client: redis.Redis, make: Callable[[redis.Redis, str], Any], job: Job, schedule: Schedule) -> Record:
     """Acquire, work, release and pause until the end; a wait that the end interrupts goes on until it is over."""
     record = Record([], [])
-    lease, patience = {job.contender.lease: LEASE}, {job.contender.patience: PATIENCE}
+    patience = {job.contender.patience: PATIENCE}
     sleep_until(schedule.begin)
     while (asked := time.monotonic()) < schedule.end:
-        lock = lock_class(client, job.lock_name, **lease)
+        lock = make(client, job.lock_name)
         if not lock.acquire(**patience):
             record.refusals.append(time.monotonic() - asked)
             continue

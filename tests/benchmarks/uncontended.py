@@ -7,21 +7,24 @@ Acquire and release without competition, a new object per cycle: ``FencedLock`` 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import redis
 import servers
 from redis.lock import Lock
 
 from fenced_locks import FencedLock
+from tests.benchmarks.contended_workers import LEASE
 from tests.benchmarks.side_by_side import compare
 
 
-def cycles(client: redis.Redis, lock_class: type[Lock], size: int, **options: str) -> None:
+def cycles(make: Callable[[redis.Redis, str], Any], client: redis.Redis, size: int) -> None:
     """Acquire and release ``size`` times."""
     for _ in range(size):
-        lock = lock_class(client, "benchmark", timeout=10, **options)
+        lock = make(client, "benchmark")
         lock.acquire()
         lock.release()
 
@@ -34,13 +37,13 @@ def main() -> None:
     options = parser.parse_args()
     with servers.redis_server() as server:
         client = redis.Redis.from_url(server.url)
-        print(f"redis-py {version('redis')}, server {client.info('server')['redis_version']}, one thread, loopback")
+        print(f"redis-py {version('redis')}, {servers.redis_version(client)}, one thread, loopback")
         for issuer in ("clock", "counter"):
             client.flushdb()
             compare(
                 ("redis.lock.Lock", f"FencedLock, issuer {issuer}"),
-                partial(cycles, client, Lock),
-                partial(cycles, client, FencedLock, issuer=issuer),
+                partial(cycles, partial(Lock, timeout=LEASE), client),
+                partial(cycles, partial(FencedLock, timeout=LEASE, issuer=issuer), client),
                 batches=options.batches,
                 size=options.size,
             )

@@ -87,7 +87,7 @@ def test_a_lock_that_polls_gets_its_turn_and_then_the_queue_goes_on(r, relay, ta
     lock = wait_until(take_after_a_long_run)
     before = len(relay)
     lock.release()
-    wait_until(lambda: len(relay) > before + 10, 2)
+    wait_until(lambda: len(relay) > before + 10)
     assert r.zscore(QUEUE, "") > 1
 
 
@@ -116,8 +116,11 @@ def test_whatever_times_out_is_late_or_deleted_no_two_hold_at_once_and_nothing_i
     schedule = Schedule()
     until = time.monotonic() + 3
 
+    def goes_on():
+        return time.monotonic() < until or len(schedule.holds) <= 100
+
     def worker(client):
-        while time.monotonic() < until:
+        while goes_on():
             lease = random.choice([0.02, 0.1, 1])
             lock = FencedLock(client, LOCK, timeout=lease, sleep=random.choice([0.02, 0.1, 10]))
             patience = random.choice([0.01, 0.1, 0.3, 1])
@@ -132,7 +135,7 @@ def test_whatever_times_out_is_late_or_deleted_no_two_hold_at_once_and_nothing_i
                     lock.release()
 
     def vandal():
-        while time.monotonic() < until:
+        while goes_on():
             time.sleep(random.uniform(0, 0.1))
             if random.random() < 0.2:
                 # A ticket that comes after its time.
@@ -144,7 +147,6 @@ def test_whatever_times_out_is_late_or_deleted_no_two_hold_at_once_and_nothing_i
     clients = [client_factory(proxy.url) for proxy in proxies * 3]
     run_threads(vandal, *[lambda client=client: worker(client) for client in clients])
     assert schedule.overlaps() == []
-    assert len(schedule.holds) > 100
     with FencedLock(r, LOCK, timeout=30, blocking_timeout=GIVE_UP):
         pass
-    wait_until(lambda: not blocked(r) and not r.exists(LOCK, QUEUE, WAKE), 1)
+    wait_until(lambda: not blocked(r) and not r.exists(LOCK, QUEUE, WAKE), 2)

@@ -36,7 +36,9 @@ from tests.waiters import (
 
 CLAIM_WINDOW = 0.5
 # How late a waiter may notice what nobody tells it; promised are 0.2 s, on a machine that has nothing else to do.
-SOON = 0.5
+SOON = 1.0
+# How rarely those look by themselves that are to be woken, and how late they are, at most, when they are.
+RARELY, WOKEN = 10, 5
 MINUTE_MS = 60_000
 
 
@@ -69,25 +71,28 @@ def flush(lock):
 
 class TestWhoIsKilled:
     def test_costs_the_others_nothing_and_leaves_nothing(self, r, holder, queue_up):
-        first, second, third, fourth = queue_up(4)
+        first, second, third, fourth = queue_up(4, sleep=RARELY)
         first.send(signal.SIGKILL)
         third.send(signal.SIGKILL)
         wait_until(lambda: blocked(r) == 2)
         assert registered(r) == 4
-        started = time.monotonic()
         holder.release()
+        released = time.monotonic()
         grants = second.answer(), fourth.answer()
         assert in_order(grants)
-        assert grants[-1].at - started < SOON
+        assert grants[-1].at - released < WOKEN
         assert not r.exists(LOCK, QUEUE, WAKE)
 
     def test_while_holding_delays_the_next_until_the_end_of_the_lease_and_no_longer(self, make_waiter, queue_up):
         holder = make_waiter(timeout=1)
+        started = time.monotonic()
         granted = holder.do(hold)
         # It looks at the end of the lease, and not again for 10 s.
-        (waiter,) = queue_up(1, sleep=10)
+        (waiter,) = queue_up(1, sleep=RARELY)
         holder.send(signal.SIGKILL)
-        assert 1 - 0.1 < waiter.answer().at - granted.at < 1 + SOON
+        grant = waiter.answer()
+        assert grant.at - started > 1 - 0.1
+        assert grant.at - granted.at < 1 + WOKEN
 
 
 class TestAThousandDeadWaiters:
@@ -103,18 +108,19 @@ class TestAThousandDeadWaiters:
     def test_do_not_keep_newcomers_waiting(self, r, holder, crowd, newcomer, free):
         free(holder)
         started = time.monotonic()
+        # Those that do not wait would not have it for a claim window.
         for number in range(20):
             assert cycle(newcomer, blocking=number % 2)
-        assert time.monotonic() - started < CLAIM_WINDOW
+        assert time.monotonic() - started < WOKEN
         assert registered(r) < 1000
 
     def test_do_not_keep_a_living_one_waiting(self, r, holder, crowd, make_waiter):
-        waiter = make_waiter()
+        waiter = make_waiter(sleep=RARELY)
         waiter.ask(cycle)
         wait_until(lambda: blocked(r) == 1)
-        started = time.monotonic()
         holder.release()
-        assert waiter.answer().at - started < CLAIM_WINDOW
+        released = time.monotonic()
+        assert waiter.answer().at - released < WOKEN
 
     def test_leave_no_keys_after_a_minute(self, r, holder, crowd, newcomer):
         register_the_dead(r, sleep=10)
@@ -137,10 +143,10 @@ class TestWhoIsFrozen:
         other = make_waiter()
         other.ask(hold)
         wait_for_waiters(r, 2)
-        started = time.monotonic()
         holder.release()
+        released = time.monotonic()
         grant = other.answer()
-        assert grant.at - started < CLAIM_WINDOW + SOON
+        assert grant.at - released < CLAIM_WINDOW + SOON
         # And it does not believe its ticket when it awakes.
         frozen.send(signal.SIGCONT)
         wait_for_waiters(r, 1)
@@ -160,12 +166,12 @@ class TestWhoGivesUp:
         impatient = make_waiter()
         impatient.ask(cycle, blocking_timeout=1)
         wait_for_waiters(r, 1)
-        (patient,) = queue_up(1)
+        (patient,) = queue_up(1, sleep=RARELY)
         assert impatient.answer() is None
         assert (blocked(r), registered(r)) == (1, 1)
-        started = time.monotonic()
         holder.release()
-        assert patient.answer().at - started < CLAIM_WINDOW
+        released = time.monotonic()
+        assert patient.answer().at - released < WOKEN
 
     def test_uses_a_ticket_that_comes_in_that_moment(self, holder, newcomer, monkeypatch):
         hang_up = BlockedListener.hang_up
@@ -189,11 +195,11 @@ class TestWhoGivesUp:
             lucky = make_waiter()
             lucky.ask(cycle)
             wait_for_waiters(r, 2)
-            started = time.monotonic()
             holder.release()
+            released = time.monotonic()
             lost.wait()
             grant = lucky.answer()
-            assert grant.at - started < CLAIM_WINDOW + SOON
+            assert grant.at - released < CLAIM_WINDOW + SOON
             return grant
 
         assert in_order(run_threads(others, lambda: cycle(unlucky)))
@@ -219,22 +225,22 @@ class TestALockThatBecomesFreeSilently:
         plain = Lock(r, LOCK, timeout=60)
         plain.acquire()
         waiters = queue_up(3)
-        started = time.monotonic()
         free(plain)
+        freed = time.monotonic()
         grants = [waiter.answer() for waiter in waiters]
         assert in_order(grants)
-        assert grants[0].at - started < SOON
-        assert grants[-1].at - started < 3 * SOON
+        assert grants[0].at - freed < SOON
+        assert grants[-1].at - freed < 3 * SOON
 
     def test_is_noticed_when_its_lease_ends(self, r, queue_up):
         """Without a look at that moment the next one would come after 10 s."""
         plain = Lock(r, LOCK, timeout=1)
         started = time.monotonic()
         plain.acquire()
-        grants = [waiter.answer() for waiter in queue_up(3, sleep=10)]
+        grants = [waiter.answer() for waiter in queue_up(3, sleep=RARELY)]
         assert in_order(grants)
-        assert 1 - 0.1 < grants[0].at - started < 1 + SOON
-        assert grants[-1].at - started < 1 + 3 * SOON
+        assert 1 - 0.1 < grants[0].at - started < 1 + WOKEN
+        assert grants[-1].at - started < 1 + WOKEN
 
 
 @pytest.fixture
@@ -270,34 +276,34 @@ class TestWhoIsInterrupted:
         unlucky = make_waiter()
         unlucky.ask(cycle)
         wait_for_waiters(r, 1)
-        (other,) = queue_up(1)
+        (other,) = queue_up(1, sleep=RARELY)
         unlucky.send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             unlucky.answer()
         assert unlucky.do(at_the_gate) == 0
         assert (blocked(r), registered(r)) == (1, 1)
-        started = time.monotonic()
         holder.release()
-        assert other.answer().at - started < CLAIM_WINDOW
+        released = time.monotonic()
+        assert other.answer().at - released < WOKEN
         assert unlucky.do(cycle)
 
     def test_hands_on_a_ticket_that_it_got_in_that_moment(self, r, holder, newcomer, queue_up, interrupt, aside):
         released = []
 
         def release():
-            released.append(time.monotonic())
             holder.release()
+            released.append(time.monotonic())
 
         def meanwhile():
             wait_for_waiters(r, 1)
-            (other,) = queue_up(1)
+            (other,) = queue_up(1, sleep=RARELY)
             interrupt(release)
             return other.answer()
 
         grant = aside.submit(meanwhile)
         with pytest.raises(Interruption):
             newcomer.acquire()
-        assert grant.result(GIVE_UP).at - released[0] < CLAIM_WINDOW
+        assert grant.result(GIVE_UP).at - released[0] < WOKEN
         assert not r.exists(LOCK, QUEUE, WAKE)
 
     def test_further_back_leaves_the_order_of_the_others(self, r, holder, newcomer, interrupt, aside):
@@ -361,12 +367,12 @@ def test_a_forked_child_queues_at_a_gate_of_its_own(r, holder, newcomer, aside):
 
 
 def test_a_waiter_is_woken_at_once_however_long_the_lease_was(r, holder, queue_up):
-    """A long wait is no run of hand-overs; in a turn of the locks that poll this one would not look before 3 s."""
-    (waiter,) = queue_up(1, sleep=3)
+    """A long wait is no run of hand-overs; in a turn of the locks that poll this one would not look before 10 s."""
+    (waiter,) = queue_up(1, sleep=RARELY)
     age_the_run(r)
-    started = time.monotonic()
     holder.release()
-    assert waiter.answer().at - started < SOON
+    released = time.monotonic()
+    assert waiter.answer().at - released < WOKEN
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -6,14 +6,16 @@ import re
 
 import pytest
 import redis
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
-from django.urls import resolve, reverse
+from django.urls import path, resolve, reverse
 
 from fenced_locks import FencedLock
+from fenced_locks.admin import LockAdmin
 from fenced_locks.admin_paths import quote, unquote
 from fenced_locks.models import Lock
 from tests.app.models import Order
@@ -170,6 +172,25 @@ class TestList:
         assert "There is more" in text_of(response)
         assert "q=stock" in following(response)
 
+    def test_nor_does_it_take_longer_where_the_server_is_slow(
+        self, viewer, r, make_proxy, redis_url, settings, monkeypatch
+    ):
+        monkeypatch.setattr("fenced_locks.resources._SECONDS", 0.3)
+        r.mset({f"fence:{{order:{number}}}": number for number in range(5000)})
+        proxy = make_proxy(redis_url)
+        settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url}}
+        proxy.delay_reply(0.1, "SCAN", times=50)
+        response = viewer.get(LIST, {"q": "stock:*"})
+        assert 1 < len(proxy.calls("SCAN")) < 6
+        assert "There is more" in text_of(response)
+
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_times_are_those_of_the_time_zone(self, viewer, r, settings, use_tz):
+        settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Tokyo"
+        r.set("fence:{order:1}", 1764424512345678)
+        for address in (LIST, page_of("order:1")):
+            assert "2025-11-29 22:55:12" in text_of(viewer.get(address))
+
     @pytest.mark.parametrize(
         "query", [{"q": "["}, {"cursor": "x"}, {"cursor": "-1"}, {"cursor": "9" * 30}, {"q": "fence:x"}]
     )
@@ -177,14 +198,6 @@ class TestList:
         response = viewer.get(LIST, query)
         assert response.status_code == 200
         assert "errornote" in response.content.decode()
-
-    def test_tokens_from_the_database_are_not_listed_but_found(self, viewer, r, settings):
-        settings.FENCED_LOCKS = {"ISSUER": "database"}
-        with FencedLock(r, "order:9", timeout=30, issuer="database") as lock:
-            assert "outside Redis" in text_of(viewer.get(LIST))
-            response = viewer.get(LIST, {"q": "order:9"})
-            assert rows_of(response) == ["order:9"]
-            assert f"order:9 held {lock.owner_id}" in text_of(response)
 
 
 class TestOneResource:
@@ -326,6 +339,34 @@ class TestRelease:
         assert [lock.owned() for lock in locks] == [False, False, True]
         assert LogEntry.objects.count() == 2
 
+    def test_one_that_names_no_lease_does_not_keep_the_others(self, operator, held):
+        leases = ["fence_3Ax.y", ".", "order_3A2.web", lease_of(held)]
+        text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": leases}, follow=True))
+        assert (text.count("Not released"), text.count("Released order:1, ")) == (3, 1)
+        assert not held.owned()
+
+    def test_nor_does_a_log_that_cannot_be_written(self, operator, held, r):
+        def fail(execute, sql, *query):
+            if "django_admin_log" in sql:
+                raise OperationalError("disk full")
+            return execute(sql, *query)
+
+        with FencedLock(r, "order:2", timeout=30, raise_on_release_error=False) as other:
+            with connection.execute_wrapper(fail):
+                leases = {"confirmed": "1", "lease": [lease_of(held), lease_of(other)]}
+                text = text_of(operator.post(RELEASE, leases, follow=True))
+            assert text.count("The log of the admin could not be written: disk full.") == 2
+            assert not r.exists("order:1", "order:2")
+
+    def test_a_server_that_takes_no_writes_is_told(self, operator, own_server, settings):
+        url = own_server().url
+        settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}}
+        with redis.Redis.from_url(url) as replica:
+            replica.set("order:1", "web:1")
+            replica.replicaof("127.0.0.1", 1)
+            text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": "order_3A1.web_3A1"}, follow=True))
+        assert re.search(r"Not released: order:1: Redis behind cache alias 'default' says: .*replica", text)
+
     @pytest.mark.parametrize("lease", ["", "order_3A1", "order_3A1.", "order_3A1.ticket_3Ax", ".", "fence_3Ax.y"])
     def test_what_names_no_lease_frees_none(self, operator, held, r, lease):
         assert operator.post(RELEASE, {"confirmed": "1", "lease": lease}).status_code in (302, 404)
@@ -336,6 +377,31 @@ class TestRelease:
 
     def test_it_is_not_part_of_a_transaction_of_the_request(self):
         assert "default" in resolve(reverse("admin:fenced_locks_lock_release")).func._non_atomic_requests
+
+
+own_site = admin.AdminSite(name="ops")
+own_site.register(Lock, LockAdmin)
+urlpatterns = [path("ops/", own_site.urls), path("admin/", admin.site.urls)]
+
+
+def test_in_a_site_of_its_own_no_link_leads_to_the_other(operator, held, settings):
+    settings.ROOT_URLCONF = __name__
+    for address in (LIST, page_of("order:1"), f"{RELEASE}?name=order_3A1", "/admin/"):
+        page = operator.get(address.replace("/admin/", "/ops/")).content.decode()
+        assert "/ops/fenced_locks/lock/" in page
+        assert '"/admin/' not in page
+    answer = operator.post(RELEASE.replace("/admin/", "/ops/"), {"confirmed": "1", "lease": lease_of(held)})
+    assert answer.headers["Location"] == "/ops/fenced_locks/lock/"
+    assert not held.owned()
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_numbers_have_separators_but_for_tokens(operator, r, settings, language):
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = language, True
+    r.zadd("queue:{order:1}", {f"web:{number}": 1764000000000000 + number for number in range(1500)})
+    r.mset({"fence:{order:1}": 1764424512345678, "order:1": "web:1:x"})
+    for address in (LIST, page_of("order:1")):
+        assert "1764424512345678" in text_of(operator.get(address))
 
 
 class TestWithoutAServer:
@@ -355,6 +421,14 @@ class TestWithoutAServer:
         answer = operator.post(RELEASE, {"confirmed": "1", "lease": "order_3A1.web_3A1"}, follow=True)
         assert "Not released: order:1" in text_of(answer)
         assert not LogEntry.objects.exists()
+
+    @pytest.mark.usefixtures("down")
+    def test_it_is_not_asked_for_each_of_many(self, operator):
+        leases = [f"order_3A{number}.web_3A1" for number in range(20)]
+        text = text_of(operator.post(RELEASE, {"confirmed": "1", "lease": leases}, follow=True))
+        assert "Not released: order:0: Redis behind cache alias 'default'" in text
+        assert "Not released, since not tried: 19 more." in text
+        assert "order:1:" not in text
 
     @pytest.mark.parametrize("setting", [{"USING": "nowhere"}, {"ISSUER": "clok"}, {"TIMEOUT": 1, "USING": 7}])
     def test_wrong_settings_are_told_too(self, operator, settings, setting):

@@ -349,7 +349,7 @@ def test_a_full_server_refuses_and_the_lease_goes_on_as_it_was(held, own_server,
 
 
 def test_a_lease_under_renewal_is_advanced_meanwhile(r):
-    with FencedLock(r, KEY, timeout=0.8, renew=True) as lock:
+    with FencedLock(r, KEY, timeout=1, renew=True) as lock:
         tokens, ends_at = [lock.fence_token], time.monotonic() + 1.5
         while time.monotonic() < ends_at:
             tokens.append(lock.advance())

@@ -102,8 +102,8 @@ def test_who_lost_the_lease_while_drawing_does_not_get_the_token(held, r, now):
 
 def test_a_lease_that_is_over_by_local_time_meanwhile_does_not_get_the_token(held, r):
     issuer = Numbers()
-    lock = held(issuer, timeout=0.2)
-    issuer.meanwhile = [lambda: (r.persist(KEY), threading.Event().wait(0.21))]
+    lock = held(issuer, timeout=0.7)
+    issuer.meanwhile = [lambda: (r.persist(KEY), threading.Event().wait(0.71))]
     with pytest.raises(LeaseLost, match=r"cannot advance .*it has ended"):
         lock.advance()
     assert (issuer.last, lock.fence_token) == (2, 1)

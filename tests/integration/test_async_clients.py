@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-import servers
 from asgiref.sync import async_to_sync
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
@@ -29,6 +28,7 @@ from fenced_locks.connections import get_async_client, get_client
 from fenced_locks.scripts import Script
 from fenced_locks.wire import ReplyLost, async_wire_for, wire_for
 from tests.helpers import run_threads, wait_until
+from tests.sentinels import Sentinel
 
 PING = Script("ping", "return redis.call('PING')['ok']")
 COUNT = Script("count", "return redis.call('INCR', KEYS[1])")
@@ -312,7 +312,7 @@ def test_tls(own_server, cache, tmp_path):
         listener, _ = await wire.listen(PING, (), (), 3.0, b"wake", 30.0)
         started = time.monotonic()
         assert await listener.hang_up() is None
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 2
 
     async def strangers():
         cache(f"rediss://localhost:{proxy.port}/1")
@@ -324,29 +324,6 @@ def test_tls(own_server, cache, tmp_path):
         asyncio.run(strangers())
     finally:
         proxy.stop()
-
-
-class Sentinel(servers.RedisServer):
-    """One sentinel, which decides alone, for a master named "orders"."""
-
-    def __init__(self, master):
-        self._master = master
-        super().__init__()
-
-    def start(self):
-        conf = self.directory / "sentinel.conf"
-        conf.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\n"
-            f"sentinel monitor orders 127.0.0.1 {self._master.port} 1\n"
-            "sentinel down-after-milliseconds orders 60000\nsentinel failover-timeout orders 2000\n"
-        )
-        self.launch([self._binary, str(conf), "--sentinel"])
-        self.wait_until(self._answers)
-
-    def _answers(self):
-        with redis.Redis(port=self.port, socket_timeout=1) as probe, contextlib.suppress(redis.exceptions.RedisError):
-            return bool(probe.ping())
-        return False
 
 
 def test_sentinels_are_asked_again_when_the_master_is_none_any_more(own_server, cache, r):

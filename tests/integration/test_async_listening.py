@@ -271,14 +271,17 @@ def test_a_forked_child_has_all_of_them_and_leaves_its_parents_alone(client, r):
     asyncio.run(main())
 
 
-def test_a_cancelled_join_leaves_no_connection_behind(client, r, proxy):
-    through_proxy = aioredis.Redis.from_url(proxy.url, client_name="tasks")
+def test_a_cancelled_join_leaves_no_connection_behind(client, r, proxy, monkeypatch):
+    monkeypatch.setattr("fenced_locks.wire.aio_listening._JOINING_SECONDS", 10.0)
+    through_proxy, answer = aioredis.Redis.from_url(proxy.url, client_name="tasks"), threading.Event()
 
     async def main():
-        proxy.delay_reply(0.5, "EVALSHA")
+        proxy.delay_reply(answer, "EVALSHA")
         task = asyncio.ensure_future(listen(through_proxy))
         await until(lambda: blocked(r))
         task.cancel()
+        await asyncio.sleep(0)
+        answer.set()
         with pytest.raises(JoinedAndCancelled) as late:
             await task
         listener, reply = late.value.found
@@ -341,10 +344,13 @@ def test_a_cancelled_call_of_such_a_client_is_not_overtaken(redis_url, r, proxy)
         client = Cluster()
         wire = async_wire_for(client)
         await wire.call(JOIN, (b"joined",), (b"0",), 3.0)
-        proxy.delay_request(0.2, "EVALSHA")
+        arrive, sent = threading.Event(), len(proxy.calls("EVALSHA"))
+        proxy.delay_request(arrive, "EVALSHA")
         task = asyncio.ensure_future(wire.call(JOIN, (b"joined",), (b"1",), 3.0))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(proxy.calls("EVALSHA")) > sent)
         task.cancel()
+        await asyncio.sleep(0)
+        arrive.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert r.sismember("joined", "1")

@@ -126,7 +126,7 @@ def test_every_request_has_its_own_deadline(make, proxy, redis_url):
         started = time.monotonic()
         cause = await refused(echo(wire, b"late", 0.2), ReplyLost)
         assert isinstance(cause, redis.exceptions.TimeoutError)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
         assert await patient == b"patient"
         late.set()
         # The reply that comes now belongs to nobody, and not to this one.
@@ -176,7 +176,7 @@ def test_a_server_that_is_mute_from_the_first_connection(make, proxy):
         patient = asyncio.ensure_future(count(wire, 5.0))
         cause = await refused(first, NotSent)
         assert isinstance(cause, redis.exceptions.TimeoutError)
-        assert 0.2 < time.monotonic() - started < 1
+        assert 0.2 < time.monotonic() - started < 3
         await asyncio.sleep(0.1)
         proxy.unmute()
         assert await patient == 1
@@ -340,13 +340,13 @@ def test_a_connection_that_is_silent_is_given_up_and_what_was_sent_on_it_undone(
     async def main():
         await echo(wire, b"")
         proxy.delay_request(hanging, lambda command: command[1] == COUNT.sha)
-        first = asyncio.ensure_future(count(wire, 0.3, undo_of(b"first")))
+        first = asyncio.ensure_future(count(wire, 0.8, undo_of(b"first")))
         await until(lambda: any(command[1] == COUNT.sha for command in proxy.calls("EVALSHA")))
         second = asyncio.ensure_future(count(wire, 60.0, undo_of(b"second")))
         started = time.monotonic()
         await refused(first, ReplyLost)
         await refused(second, ReplyLost)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
         assert await echo(wire, b"on a new one") == b"on a new one"
         hanging.set()
         await until(lambda: r.llen("undone") == 4)
@@ -368,7 +368,7 @@ def test_a_silent_connection_is_given_up_by_those_who_come_later(make, proxy, r)
         await until(lambda: r.get("n"))
         task.cancel()
         await asyncio.sleep(0.3)
-        assert await asyncio.wait_for(echo(wire, b"at once", 5.0), 1) == b"at once"
+        assert await asyncio.wait_for(echo(wire, b"at once", 10.0), 3) == b"at once"
 
     asyncio.run(main())
     hanging.set()

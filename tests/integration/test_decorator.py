@@ -115,6 +115,45 @@ def test_what_would_run_without_the_lock_is_refused_at_decoration(function):
         with_fenced_lock("order:<id>")(function)
 
 
+def test_a_class_is_refused_and_the_error_says_how_a_view_is_decorated():
+    with pytest.raises(TypeError, match=r"^with_fenced_lock decorates .* not <class .*Page'>; .* method_decorator\("):
+
+        @with_fenced_lock("order:<id>")
+        class Page(View):
+            """Would be no class any more."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, r"^timeout must be greater than 0 .* got 0$"),
+        ({"timeout": "5"}, r"^timeout must be seconds .* not '5'$"),
+        ({"blocking_timeout": -1}, r"^blocking_timeout must be 0 or more .* got -1$"),
+        ({"max_hold": True}, r"^max_hold must be seconds .* not True$"),
+        ({"renew": "no"}, r"^renew must be True or False, not 'no'$"),
+    ],
+)
+def test_bad_arguments_are_refused_at_decoration(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        with_fenced_lock("order:<id>", **options)
+
+
+def test_what_is_awaited_cannot_answer_for_what_is_not():
+    async def answer(busy, id):
+        return "busy"
+
+    with pytest.raises(TypeError, match=r"on_busy must not be a coroutine function, since .*answer"):
+        with_fenced_lock("order:<id>", on_busy=answer)(lambda id: id)
+
+
+def test_arguments_that_are_collected_under_the_name_of_the_token_are_not_filled_in(r):
+    @with_fenced_lock("order:1")
+    def function(*fence_token, **fence_tokens):
+        return fence_token, fence_tokens
+
+    assert function(1, 2, x=3) == ((1, 2), {"x": 3})
+
+
 def test_forgotten_parentheses_are_a_clear_error():
     with pytest.raises(TypeError, match="resource must be a string"):
 
@@ -131,7 +170,7 @@ def test_an_awaitable_result_is_refused_at_call_time():
 
 def test_a_busy_resource_answers_423_with_retry_after(r):
     view = with_fenced_lock("order:<id>", blocking_timeout=0.01)(lambda request, id: pytest.fail("must not run"))
-    with FencedLock(r, "order:7", timeout=2.5):
+    with FencedLock(r, "order:7", timeout=2.95):
         response = view(request_factory.get("/"), 7)
         assert response.status_code == 423
         assert response["Retry-After"] == "3"
@@ -441,7 +480,8 @@ def test_a_context_manager_or_generator_that_is_returned_is_refused():
     def manager():
         yield
 
-    for function in (manager, lambda: generator(7)):
+    amanager = contextlib.asynccontextmanager(async_generator)
+    for function in (manager, lambda: generator(7), lambda: amanager(7), lambda: async_generator(7)):
         with pytest.raises(TypeError, match="after the lease is given back"):
             with_fenced_lock("order:7")(function)()
 

@@ -106,11 +106,11 @@ def test_a_release_that_comes_late_does_not_meet_the_next_try(r, proxy, client_f
     def oversleep():
         late.append(proxy.delay_request(go, lambda command: RELEASE.sha in command))
         r.persist(KEY)
-        threading.Event().wait(0.06)
+        threading.Event().wait(0.61)
 
     client = client_factory(proxy.url, socket_timeout=0.2)
     issuer = Numbers(oversleep)
-    lock = lock_with(client, issuer, timeout=0.05, blocking_timeout=5, sleep=0.001)
+    lock = lock_with(client, issuer, timeout=0.6, blocking_timeout=2.5, sleep=0.001)
     assert lock.acquire()
     r.persist(KEY)
     go.set()

@@ -8,9 +8,10 @@ import re
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.db import connections, router
+from django.db import OperationalError, connections, router
 from django.db.migrations.recorder import MigrationRecorder
 
+from fenced_locks.checks.models import check_guards, check_strict_guards
 from fenced_locks.guards import promised_guards
 from tests.guarded.models import Complaint, Ledger, Ticket
 from tests.lab import DATABASES, refused
@@ -160,3 +161,14 @@ def test_sqlmigrate_prints_the_statements(using, backwards):
     triggers = re.findall(rf"{verb} TRIGGER (?:IF EXISTS )?[\"`]([\w ]+)[\"`]", out.getvalue())
     assert sorted(triggers) == ["guarded books_fence_guard", "guarded_ticket_fence_guard"]
     assert "-- Add strict fence guard to ledger" in out.getvalue()
+
+
+def test_a_database_that_cannot_be_asked_is_a_warning_and_no_traceback(using):
+    def fail(*_query):
+        raise OperationalError("nobody\nlistens")
+
+    with connections[using].execute_wrapper(fail):
+        (message,) = check_guards(None, [using])
+        assert check_strict_guards(None, [using]) == []
+    assert message.id == "fenced_locks.W012"
+    assert message.msg == f"Database '{using}' cannot be asked for its fence guards: nobody listens."

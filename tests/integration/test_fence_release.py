@@ -123,6 +123,17 @@ class TestExitCodes:
         assert code == 1
         assert "2 leases left" in out
         assert r.exists("order:1", "cache:1") == 2
+        assert fence_release("order:1", "cache:1", dry_run=True)[0] == 0
+
+    def test_keys_that_are_no_lock_do_not_keep_others_from_being_freed(self, locks, r):
+        r.mset({"fence:{fence:{x}}": 1, "fence:{wake:x}": 1, "wake:x": "web-1:1:x"})
+        r.mset({"fence:{a}": 1, "a": "", "fence:{b}": "no number", "b": "web-1:1:x", "fence:{z}": 1, "z": "web-1:1:x"})
+        code, out = fence_release(pattern="*", yes=True)
+        assert (code, held(locks)) == (1, [])
+        assert "wake:x was not freed: name of the lock must not start with 'wake:'" in out
+        assert "b was freed, but no fence token" in out
+        assert [name for name in ("wake:x", "a", "b", "z") if r.exists(name)] == ["wake:x", "a"]
+        assert "a is left alone: lock key is empty." in fence_release("a")[1]
 
     def test_1_if_somebody_else_has_it_by_now(self, locks, r, monkeypatch):
         lock = locks["order:1"]
@@ -136,6 +147,8 @@ class TestExitCodes:
         code, out = fence_release("order:1")
         assert code == 1
         assert "order:1 was not freed" in out
+        assert "it ended, the resource is held by web-2:1:x" in out
+        assert "fence token 0" not in out
         assert r.get("order:1") == b"web-2:1:x"
 
     @pytest.mark.parametrize(
@@ -143,17 +156,15 @@ class TestExitCodes:
         [
             ([], {}), ([""], {}), (["a}b"], {}), (["order:1"], {"owner": "["}), ([], {"pattern": "["}),
             (["order:1"], {"using": "nowhere"}), ([], {"dry_run": True}),
+            # What a script leaves empty by mistake does not stand for all.
+            ([], {"owner": ""}), ([], {"pattern": ""}), ([], {"owner": "", "pattern": "*"}),
+            ([], {"owner": "*", "pattern": ""}), (["order:1"], {"owner": ""}), (["order:1"], {"pattern": ""}),
+            (["order:1"], {"using": ""}),
         ],
     )  # fmt: skip
     def test_2_for_a_wrong_argument(self, locks, arguments, options):
         code, _ = fence_release(*arguments, **{"yes": True, **options})
         assert (code, len(held(locks))) == (2, 3)
-
-    def test_2_for_a_pattern_where_the_counters_are_elsewhere(self, locks, settings):
-        settings.FENCED_LOCKS = {"ISSUER": "database"}
-        code, out = fence_release(pattern="*", yes=True)
-        assert code == 2
-        assert "name the resources" in out
 
     def test_3_for_a_server_that_is_down(self, settings, r):
         settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}}

@@ -106,3 +106,11 @@ def test_a_reader_that_loses_interest_ends_it(r):
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(60) == 0
+
+
+def test_a_pause_longer_than_the_clock_goes_is_a_long_one(start, r):
+    process, text = start("--watch", "1e12")
+    wait_until(lambda: "No counters match" in text(), 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert "Traceback" not in text()

@@ -11,7 +11,7 @@ import redis
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
-from fenced_locks import FencedLock, LeaseLost, LockNotAcquired, NotHeld, fenced_lock
+from fenced_locks import FencedLock, LeaseLost, LockNotAcquired, NotHeld, afenced_lock, fenced_lock
 from tests.helpers import run_threads
 
 pytestmark = pytest.mark.usefixtures("r")
@@ -59,11 +59,23 @@ def test_an_alias_that_cannot_keep_locks_is_a_clear_error(settings):
         fenced_lock("order:1", using="elsewhere")
 
 
-@pytest.mark.parametrize("resource", ["", "a}b", "fence:x", None, 7])
+@pytest.mark.parametrize("resource", ["", "a}b", "fence:x", "a\ud800", None, 7])
 def test_a_bad_resource_is_refused_before_anything_is_sent(resource, r):
     with pytest.raises((ValueError, TypeError), match=r"resource|name of the lock"):
         fenced_lock(resource)
     assert r.keys("*") == []
+
+
+@pytest.mark.parametrize("name", ["blocking", "raise_on_release_error", "renew"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_what_is_true_or_false_is_no_text_that_counts_as_true(name, value, r):
+    async def awaiting():
+        afenced_lock("order:1", **{name: value})
+
+    with pytest.raises(TypeError, match=rf"^{name} must be True or False, not {value!r}$"):
+        fenced_lock("order:1", **{name: value})
+    with pytest.raises(TypeError, match=rf"^{name} must be True or False, not {value!r}$"):
+        asyncio.run(awaiting())
 
 
 def test_nested_use_re_enters_and_the_outermost_exit_releases(r):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 import redis
-from django.db import transaction
+from django.db import InterfaceError, connection, transaction
 
 from fenced_locks import FencedLock, LeaseLost
 from fenced_locks.freeing import free
@@ -54,7 +55,7 @@ class TestTheLock:
             assert later.fence_token > freed.token
 
     def test_renewal_finds_out_and_does_not_take_it_back(self, r):
-        lock = FencedLock(r, "order:1", timeout=0.6, renew=True)
+        lock = FencedLock(r, "order:1", timeout=1.5, renew=True)
         lock.acquire()
         lost = lock.lost
         free_from(r, lock)
@@ -200,6 +201,44 @@ class TestTheRows:
         assert [row.pk for row in each.rows("stock:%7Ba%7D:b")] == [rows["{a}", "b"].pk]
         assert list(each.rows("stock::b")) == list(each.rows("stock:a")) == list(each.rows("x")) == []
 
+    @pytest.mark.parametrize("alias", ["default", "postgres", "mariadb"])
+    @pytest.mark.django_db(databases=["default", "postgres", "mariadb"])
+    def test_what_a_database_cannot_even_compare_is_no_row_and_harms_no_transaction(self, settings, alias):
+        settings.DATABASE_ROUTERS = [Everywhere(alias)]
+        settings.FENCED_LOCKS = {"MODELS": {"app.Stock": "<sku>:<changed_at>", "app.Order": "<status>:<amount>"}}
+        Order.objects.create(status="new", amount=1)
+        stocks, orders = registered_models()
+        for name in ("a\0:1", "a:9999-12-31 23:59:59-20:00", "a:2020-13-01 00:00", "\ud800:1", "new:" + "9" * 5000):
+            assert list(stocks.rows(name)) == list(orders.rows(name)) == []
+        assert len(list(orders.rows("new:1"))) == 1
+
+    def test_a_name_with_too_many_readings_is_told_and_freed(self, settings, r):
+        settings.FENCED_LOCKS = {"MODELS": {"app.Stock": "<shop>:<sku>:<barcode>"}}
+        lock = FencedLock(r, ":" * 100, timeout=30)
+        lock.acquire()
+        freed = free_from(r, lock)
+        assert freed.freed
+        assert "in more than 1000 ways" in freed.problem
+        assert not r.exists(lock.name)
+
+    def test_one_resource_for_all_rows_of_a_table(self, settings):
+        settings.FENCED_LOCKS = {"MODELS": {"app.Order": "orders"}}
+        Order.objects.bulk_create([Order() for _ in range(1500)])
+        assert len(list(registered_models()[0].rows("orders"))) == 1500
+
+    @pytest.mark.parametrize("trouble", [KeyboardInterrupt, InterfaceError("connection already closed")])
+    @pytest.mark.usefixtures("models")
+    def test_trouble_while_rows_are_written_keeps_no_lease(self, held, r, trouble):
+        Order.objects.create(pk=1)
+
+        def fail(*_query):
+            raise trouble
+
+        with connection.execute_wrapper(fail), suppress(KeyboardInterrupt):
+            freed = free_from(r, held)
+            assert (freed.freed, "app.Order could not be given" in freed.problem) == (True, True)
+        assert not r.exists("order:1")
+
     @pytest.mark.parametrize("name", ["order:01", "order: 1", "order:x", "order:" + "9" * 40, "order:1\0", "order:1.0"])
     @pytest.mark.usefixtures("models")
     def test_what_the_database_takes_for_equal_is_another_resource(self, name):
@@ -268,3 +307,13 @@ class ToPostgres:
 
     def db_for_write(self, model, **hints):
         return "postgres" if model is Order else None
+
+
+class Everywhere:
+    """All rows are in one database."""
+
+    def __init__(self, alias):
+        self._alias = alias
+
+    def db_for_write(self, model, **hints):
+        return self._alias

@@ -173,7 +173,7 @@ def test_the_next_holder_reads_what_was_committed(r):
 @real
 def test_a_connection_that_is_closed_inside_leaves_the_lease_to_its_own_end(r):
     with pytest.raises(DatabaseError), transaction.atomic(using="postgres"):
-        with fenced_lock("order:1", timeout=0.2):
+        with fenced_lock("order:1", timeout=0.8):
             pass
         transaction.get_connection("postgres").close()
         Order.objects.using("postgres").count()

@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 
 import pytest
 import redis
 
-from fenced_locks import FencedLock, LeaseLost, NotHeld, fenced_lock, signals
-from tests.helpers import run_threads
+from fenced_locks import FencedLock, LeaseLost, NotHeld, clock, fenced_lock, signals
+from tests.helpers import run_threads, wait_until
+from tests.waiters import at_the_gate
 
 SIGNALS = ("lease_acquired", "lease_renewed", "lease_released", "lease_lost", "lease_refused")
 
@@ -85,10 +87,11 @@ def test_without_a_lease_there_is_nothing_to_watch(r):
     assert not lost.is_set()
 
 
-def test_a_lease_that_was_given_back_in_time_is_never_lost(r):
-    with FencedLock(r, "order:1", timeout=0.05) as lock:
+def test_a_lease_that_was_given_back_in_time_is_never_lost(r, monkeypatch):
+    with FencedLock(r, "order:1", timeout=10) as lock:
         lost = lock.lost
-    threading.Event().wait(0.06)
+    now = clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: now() + 11)
     assert not lost.is_set()
     assert lost.wait() is False
 
@@ -128,11 +131,20 @@ def test_signals_tell_of_a_lease_that_was_taken_and_given_back(r, heard):
 
 
 def test_the_time_waited_for_a_lease_is_told(r, heard):
-    plain = redis.lock.Lock(r, "order:1", timeout=0.3)
+    plain = redis.lock.Lock(r, "order:1", timeout=60, thread_local=False)
     plain.acquire()
-    with FencedLock(r, "order:1", timeout=10):
-        pass
-    assert 0.2 < heard[0][1]["waited"] < 5
+
+    def wait():
+        with FencedLock(r, "order:1", timeout=10):
+            pass
+
+    def release():
+        wait_until(at_the_gate)
+        time.sleep(0.2)
+        plain.release()
+
+    run_threads(wait, release)
+    assert 0.2 <= heard[0][1]["waited"] < 5
 
 
 @pytest.mark.parametrize("wait", [{"blocking": False}, {"blocking_timeout": 0.2}])

@@ -78,7 +78,7 @@ def test_a_token_that_was_passed_is_stored_whichever_reply_is_lost(proxy, client
 @pytest.fixture
 def after_a_late_attempt(proxy, r, client_factory):
     """A lock whose first attempt is still on its way while the second one holds; and what lets it arrive."""
-    client = client_factory(proxy.url, socket_timeout=0.3)
+    client = client_factory(proxy.url, socket_timeout=0.6)
     with FencedLock(client, "warm-up", timeout=10):
         pass
     late = threading.Event()
@@ -183,7 +183,7 @@ def test_a_mute_server_ends_an_acquire_at_its_deadline(proxy, client):
     started = time.monotonic()
     with pytest.raises(OutcomeUnknown):
         FencedLock(client, "order:1", timeout=60, blocking_timeout=1).acquire()
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 4
 
 
 def test_a_server_that_is_mute_from_the_first_connection_does_too(proxy, client_factory):
@@ -191,7 +191,7 @@ def test_a_server_that_is_mute_from_the_first_connection_does_too(proxy, client_
     started = time.monotonic()
     with pytest.raises(redis.exceptions.TimeoutError):
         FencedLock(client_factory(proxy.url), "order:1", timeout=60, blocking_timeout=1).acquire()
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 4
 
 
 def test_what_a_mute_server_took_is_undone_when_it_speaks_again(proxy, client, r):

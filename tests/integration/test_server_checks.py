@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import socket
+import threading
 
 import pytest
 import redis
@@ -13,7 +15,7 @@ from django.core.management import call_command
 from django_redis.client import DefaultClient
 
 from fenced_locks import FencedLock
-from fenced_locks.checks import TAG, asking, keeping, server
+from fenced_locks.checks import TAG, asking, keeping, server, servers
 from tests.helpers import wait_until
 
 DJANGO_REDIS = "django_redis.cache.RedisCache"
@@ -140,6 +142,36 @@ def test_a_server_that_says_nothing_is_not_waited_for(use, proxy, monkeypatch):
     use(proxy.url)
     proxy.mute()
     assert "TimeoutError" in only("W020")
+
+
+def test_a_name_server_that_says_nothing_is_not_waited_for(use, monkeypatch, request):
+    answer = threading.Event()
+    request.addfinalizer(answer.set)
+    monkeypatch.setattr(servers, "_AT_MOST", 0.2)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_options: answer.wait(20) and [])
+    use("redis://redis.example:6379/0")
+    assert "there was no answer within 0.2 seconds" in only("W020")
+
+
+def test_a_server_whose_reply_comes_byte_by_byte_is_not_waited_for(use, monkeypatch, request):
+    over = threading.Event()
+
+    def drip(listener):
+        client, _ = listener.accept()
+        with client:
+            # Longer than the check may take, and each byte in time.
+            client.sendall(b"$100000\r\n")
+            while not over.wait(0.05):
+                client.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        request.addfinalizer(dripping.join)
+        request.addfinalizer(over.set)
+        monkeypatch.setattr(servers, "_AT_MOST", 0.5)
+        use(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?protocol=2")
+        assert "there was no answer within 0.5 seconds" in only("W020")
 
 
 def test_something_else_that_listens_there(use, proxy):

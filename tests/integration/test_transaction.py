@@ -214,8 +214,8 @@ def test_conflicts_without_end_are_given_up_at_the_deadline(kind, lock, r, stock
 
     started = time.monotonic()
     with pytest.raises(TransactionConflict, match=r"'order:1' was given up after \d+ attempts") as caught:
-        kind.transact(lock, counted(steps, calls), "stock", timeout=0.5)
-    assert 0.4 < time.monotonic() - started < 5
+        kind.transact(lock, counted(steps, calls), "stock", timeout=1)
+    assert 0.9 < time.monotonic() - started < 5
     assert isinstance(caught.value, WatchError)
     assert (caught.value.resource, caught.value.attempts) == ("order:1", len(calls))
     assert stock()[0] == 10 + len(calls)
@@ -232,8 +232,8 @@ def test_watch_delay_is_the_pause(kind, lock, r, stock):
         pipe.multi()
 
     with pytest.raises(TransactionConflict):
-        kind.transact(lock, counted(steps, calls), "stock", timeout=0.5, watch_delay=0.2)
-    assert 2 <= len(calls) <= 4
+        kind.transact(lock, counted(steps, calls), "stock", timeout=1, watch_delay=0.2)
+    assert 2 <= len(calls) <= 6
 
 
 def test_a_watch_error_of_funcs_own_means_once_more(kind, lock, stock):
@@ -404,27 +404,27 @@ def test_a_key_that_is_ours_again_is_a_conflict_and_no_loss(kind, lock, r, stock
 
 
 def test_it_works_while_the_lease_is_renewed_all_the_time(kind, client, stock):
-    lock = kind.lock(client, timeout=0.9, renew=True)
+    lock = kind.lock(client, timeout=1.5, renew=True)
 
     def steps(pipe):
         left = int((yield pipe.get("stock")))
-        # Renewed about three times a second.
+        # Renewed about twice in that time.
         yield from think(kind, 0.06)
         pipe.multi()
         pipe.set("stock", left - 1)
 
-    for _ in range(10):
+    for _ in range(20):
         kind.transact(lock, steps, "stock")
-    assert stock()[0] == 0
+    assert stock()[0] == -10
     kind.wait(lock.release())
 
 
 @pytest.mark.parametrize("share", [0.3, 0.45])
 def test_a_func_that_takes_longer_than_the_time_between_two_renewals_comes_through(kind, client, stock, share):
-    lock, calls = kind.lock(client, timeout=1, renew=True), []
+    lock, calls = kind.lock(client, timeout=1.5, renew=True), []
 
     def steps(pipe):
-        yield from think(kind, share)
+        yield from think(kind, 1.5 * share)
         pipe.multi()
         pipe.decr("stock")
 

@@ -138,7 +138,7 @@ def test_losses_without_end_are_given_up_at_the_deadline_and_say_what_is_known(k
         FAULTS[fault](proxy, nth("GET", number))
     started = time.monotonic()
     with pytest.raises(redis.ConnectionError, match="transaction of 'order:1' was not sent") as caught:
-        kind.transact(lock, counted(sell, calls), "stock", timeout=0.6)
+        kind.transact(lock, counted(sell, calls), "stock", timeout=1)
     assert time.monotonic() - started < 5
     assert not isinstance(caught.value, OutcomeUnknown)
     assert len(calls) > 1
@@ -171,7 +171,7 @@ def test_writes_that_arrive_late_are_not_applied_once_the_lock_is_anothers(kind,
     arrive = threading.Event()
     late = proxy.delay_request(arrive, "EXEC")
     with pytest.raises(OutcomeUnknown):
-        kind.transact(lock, sell, "stock", timeout=0.3)
+        kind.transact(lock, sell, "stock", timeout=0.8)
     kind.wait(lock.release())
     with FencedLock(r, "order:1", timeout=20) as other:
         assert other.transaction(lambda pipe: (pipe.multi(), pipe.decr("stock")), "stock") == [9]
@@ -181,9 +181,11 @@ def test_writes_that_arrive_late_are_not_applied_once_the_lock_is_anothers(kind,
 
 
 def test_writes_whose_reply_is_late_are_unknown_and_the_reply_is_nobody_elses(kind, lock, proxy, r):
-    proxy.delay_reply(1.0, "EXEC")
+    arrive = threading.Event()
+    proxy.delay_reply(arrive, "EXEC")
     with pytest.raises(OutcomeUnknown, match=r"\(.*(imeout|no reply)"):
-        kind.transact(lock, sell, "stock", timeout=0.2)
+        kind.transact(lock, sell, "stock", timeout=0.8)
+    arrive.set()
     assert kind.transact(lock, sell, "stock") == [True, 2]
     assert stock(r) == (8, [10, 9])
 

@@ -274,6 +274,29 @@ def test_a_lock_that_blocks_refuses_a_coroutine_function(r):
         lock.transaction(func)
 
 
+def test_a_lock_that_blocks_refuses_what_it_would_have_to_await(r):
+    async def func(pipe):
+        pipe.multi()
+        pipe.set("stock", 1)
+
+    with FencedLock(r, "order:1", timeout=10) as lock:
+        with pytest.raises(TypeError, match=r"^func must do its work when it is called; .* returned a coroutine$"):
+            lock.transaction(lambda pipe: func(pipe))
+        assert lock.transaction(queue_one) == [-1]
+
+
+def test_a_generator_is_refused_rather_than_called_for_nothing(kind, lock):
+    def generator(pipe):
+        yield pipe.multi()
+
+    async def async_generator(pipe):
+        yield pipe.multi()
+
+    for func in (generator, async_generator):
+        with pytest.raises(TypeError, match=r"^func must not be a generator, which does nothing"):
+            kind.wait(lock.transaction(func))
+
+
 def queue_one(pipe):
     pipe.multi()
     pipe.decr("stock")

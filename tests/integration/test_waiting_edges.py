@@ -37,7 +37,7 @@ def test_a_copy_that_took_the_same_chosen_id_meanwhile_is_another_holder(proxy, 
     warm_up = FencedLock(client, "warm-up", timeout=10)
     assert warm_up.acquire(token="warm-up")
     warm_up.release()
-    first, second = FencedLock(client, KEY, timeout=0.3), FencedLock(r, KEY, timeout=60, thread_local=False)
+    first, second = FencedLock(client, KEY, timeout=0.8), FencedLock(r, KEY, timeout=60, thread_local=False)
     seen = iter(range(1, 100))
     proxy.drop_reply(lambda command: command[0] in (b"EVALSHA", b"EVAL") and b"task-1" in command and next(seen) == 1)
     proxy.delay_request(go_on, lambda command: command[0] in (b"EVALSHA", b"EVAL") and b"task-1" in command)
@@ -116,11 +116,12 @@ def test_a_clock_that_was_set_back_does_not_keep_the_lock_from_waiters(holder, r
         return time.monotonic()
 
     def wait():
-        assert FencedLock(r, KEY, timeout=60, sleep=5).acquire()
+        assert FencedLock(r, KEY, timeout=60, sleep=10).acquire()
         return time.monotonic()
 
     released, granted = run_threads(release, wait)
-    assert granted - released < 1
+    # It would not look by itself before 10 s.
+    assert granted - released < 5
 
 
 def test_a_server_that_changes_its_role_costs_no_place_for_good(holder, r):
@@ -131,11 +132,11 @@ def test_a_server_that_changes_its_role_costs_no_place_for_good(holder, r):
         holder.release()
 
     def wait():
-        return FencedLock(r, KEY, timeout=60, sleep=5, blocking_timeout=10).acquire()
+        return FencedLock(r, KEY, timeout=60, sleep=10, blocking_timeout=15).acquire()
 
     started = time.monotonic()
     assert run_threads(unblock, wait)[1]
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 5
 
 
 def test_a_server_with_no_room_for_another_connection_is_asked_on_the_one_there_is(own_server, client_factory):

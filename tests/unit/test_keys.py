@@ -55,6 +55,11 @@ def test_names_that_cannot_be_are_refused_with_the_reason(name, reason):
         keys.check_name(name)
 
 
+def test_text_that_cannot_be_encoded_is_refused_by_its_value():
+    with pytest.raises(ValueError, match=r"^name of the lock has no form in UTF-8: 'a\\ud800'$"):
+        keys.keys_of("a\ud800", "utf-8")
+
+
 def test_the_prefix_is_part_of_the_lock_key_and_is_checked_with_it():
     assert keys.lock_key("shop:", "order:1") == "shop:order:1"
     with pytest.raises(ValueError, match="companion keys"):

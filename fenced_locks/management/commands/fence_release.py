@@ -12,9 +12,9 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import globs
+from ... import counter_rows, globs
 from ...conf import conf
-from ...connections import get_client
+from ...connections import get_single_client
 from ...exceptions import FencedLockError
 from ...freeing import Freed, free
 from ...issuers import AnyIssuer, ExternalIssuer
@@ -51,15 +51,15 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         self._left = 0
-        alias = options["using"] or ""
+        alias = options["using"]
         try:
-            alias = alias or conf.USING
+            alias = conf.USING if alias is None else alias
             issuer = configured_issuer()
-            client = get_client(alias)
+            client = get_single_client(alias)
             leases = list(self._leases(options, Reader(client, issuer, conf.KEY_PREFIX), issuer))
             if self._is_wanted(options, leases):
                 self._left += sum([not self._free(client, lease, issuer) for lease in leases])
-            if self._left:
+            if self._left and not options["dry_run"]:
                 raise CommandError(f"{_leases(self._left)} left", returncode=EXIT_LEFT)
         except redis.RedisError as error:
             message = f"Redis behind cache alias {alias!r}: {one_line(error)}"
@@ -78,7 +78,8 @@ class Command(BaseCommand):
 
     def _leases(self, options: dict[str, Any], reader: Reader, issuer: AnyIssuer) -> Iterator[Resource]:
         """Yield what is to be freed, each once; say what is not."""
-        owner = globs.compile_glob(options["owner"] or "*")
+        # An empty argument is a variable that a script forgot to set: it must not stand for all.
+        owner = globs.compile_glob("*" if options["owner"] is None else options["owner"])
         named = reader.read([reader.name_of(resource) for resource in dict.fromkeys(options["resource"])])
         for resource in named:
             if _is_of(resource, owner):
@@ -87,12 +88,14 @@ class Command(BaseCommand):
                 self._say(f"{_name(resource)} {_left_alone(resource)}.")
                 # Something that nobody can free here; a lock that is being handed over is no such thing.
                 self._left += resource.status.held and resource.status.note not in ("", HANDED_OVER)
-        pattern = options["pattern"] or ("*" if options["owner"] and not named else None)
+        pattern = options["pattern"]
+        if pattern is None and options["owner"] is not None and not named:
+            pattern = "*"
         if pattern is None:
             if not named:
                 raise ValueError("name a resource, or use --pattern or --owner")
             return
-        if isinstance(issuer, ExternalIssuer):
+        if isinstance(issuer, ExternalIssuer) and not counter_rows.are_listed(issuer):
             raise ValueError(f"the issuer {issuer.name!r} keeps its counters outside Redis: name the resources")
         seen = {resource.name for resource in named}
         for resource in reader.held(pattern):
@@ -123,7 +126,11 @@ class Command(BaseCommand):
 
     def _free(self, client: redis.Redis, lease: Resource, issuer: AnyIssuer) -> bool:
         assert lease.owner is not None
-        freed: Freed = free(client, lease.name, lease.owner, issuer, conf.KEY_PREFIX)
+        try:
+            freed = free(client, lease.name, lease.owner, issuer, conf.KEY_PREFIX)
+        except ValueError as error:
+            # Keys that look like those of a lock, under a name that no lock may have.
+            freed = Freed(False, problem=str(error))
         if not freed.freed:
             self._say(f"{_name(lease)} was not freed: {printable(freed.problem)}.")
             return False

@@ -14,9 +14,11 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
+from ... import counter_rows
 from ...conf import conf
-from ...connections import get_client
+from ...connections import get_single_client
 from ...durations import to_seconds
+from ...exceptions import IssuerError
 from ...inspection import Page, read_pages
 from ...issuers import ExternalIssuer, Issuer, get_issuer
 from ...texts import one_line
@@ -86,6 +88,8 @@ class Command(BaseCommand):
         except redis.RedisError as error:
             message = f"Redis behind cache alias {alias!r} cannot be read: {one_line(error)}"
             raise CommandError(message, returncode=EXIT_SERVER) from error
+        except IssuerError as error:
+            raise CommandError(one_line(error), returncode=EXIT_SERVER) from error
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run as a process of its own: lean, and ended by Ctrl-C without a word."""
@@ -149,7 +153,7 @@ def _open(options: dict[str, Any]) -> tuple[str, Issuer, Iterator[Page]]:
         alias = conf.USING if options["using"] is None else options["using"]
         issuer = get_issuer(conf.ISSUER)
         pages = read_pages(
-            get_client(alias), options["pattern"], prefix=conf.KEY_PREFIX, issuer=issuer, held=options["held"]
+            get_single_client(alias), options["pattern"], prefix=conf.KEY_PREFIX, issuer=issuer, held=options["held"]
         )
     except (ImproperlyConfigured, ImportError, TypeError, ValueError) as error:
         raise CommandError(one_line(error), returncode=EXIT_USAGE) from error
@@ -167,6 +171,6 @@ def _summary(options: dict[str, Any], alias: str, counters: int, held: int) -> s
 
 
 def _elsewhere(issuer: Issuer) -> str:
-    if not isinstance(issuer, ExternalIssuer):
+    if not isinstance(issuer, ExternalIssuer) or counter_rows.are_listed(issuer):
         return ""
     return f"\nThe issuer {issuer.name!r} keeps its counters outside Redis: its resources are not among these."

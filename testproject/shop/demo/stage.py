@@ -13,7 +13,7 @@ from pathlib import Path
 
 from django.conf import settings
 from redis import Redis
-from servers import ExternalRedis, RedisServer, ServerUnavailable
+from servers import ExternalRedis, RedisServer, ServerUnavailable, redis_version
 
 from shop.demo.claims import Row
 from shop.demo.errors import PATIENCE, DemoFailed
@@ -41,9 +41,7 @@ class Stage:
     @property
     def description(self) -> str:
         """Say on what the demo runs."""
-        info = self._redis.info("server")
-        server = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
-        return f"({server}, SQLite {sqlite3.sqlite_version}, and a process for each worker.)"
+        return f"({redis_version(self._redis)}, SQLite {sqlite3.sqlite_version}, and a process for each worker.)"
 
     def manage(self, *arguments: str) -> str:
         """Run a management command here and return what it printed."""
