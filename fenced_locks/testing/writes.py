@@ -38,7 +38,7 @@ class assert_fenced:
         model: A ``FencedModel``; of a multi-table child the tables down from the one with the token are watched.
 
     Raises:
-        TypeError: It has no field ``fence_token``.
+        TypeError: It is no model, is abstract, or has no field ``fence_token``.
         AssertionError: At the end of the block; it shows the statements.
     """
 
@@ -46,9 +46,10 @@ class assert_fenced:
         # Not before the app registry is ready.
         from ..fields import FenceTokenField
 
-        fields = {field.name: field for field in model._meta.concrete_fields}
+        options = getattr(model, "_meta", None) if isinstance(model, type) else None
+        fields = {field.name: field for field in options.concrete_fields} if options and not options.abstract else {}
         if not isinstance(fields.get("fence_token"), FenceTokenField):
-            raise TypeError(f"{model!r} is no FencedModel: it has no fence_token")
+            raise TypeError(f"model must be a FencedModel with a table, and {model!r} has no fence_token or no table")
         self._model, self._tables = model, _tables(model)
         column = re.escape(str(fields["fence_token"].column))
         self._condition = re.compile(rf"\b{column}\b[\"`]?\s*=(?!=).*\b{column}\b[\"`]?\s*<", re.DOTALL)

@@ -7,6 +7,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections, models, transaction
 from django.db.models.signals import post_save
 
+from fenced_locks.models import FencedModel
 from fenced_locks.testing import assert_fenced
 from tests.app.models import Customer, Item, Order, OrderProxy, SpecialOrder
 
@@ -137,10 +138,11 @@ class TestOnSqlite:
         with watch:
             pass
 
-    @pytest.mark.parametrize("bad", [Customer, Item, models.Model])
-    def test_a_model_without_a_token_is_refused(self, bad):
-        with pytest.raises((TypeError, AttributeError)):
+    @pytest.mark.parametrize("bad", [Customer, Item, models.Model, FencedModel, None, "app.Order", Order(), object, 7])
+    def test_what_is_no_model_or_has_no_token_or_no_table_is_refused(self, bad):
+        with pytest.raises(TypeError, match=r"^model must be a FencedModel with a table, and ") as caught:
             assert_fenced(bad)
+        assert repr(bad) in str(caught.value)
 
 
 @pytest.mark.django_db(transaction=True)
