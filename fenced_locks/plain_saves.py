@@ -69,13 +69,17 @@ def raise_if_refused(instance: models.Model, rows: Any) -> None:
 
     Raises:
         StaleToken: The row carries a newer token than the save or, for a plain one, than the loaded instance.
-        DoesNotExist: A fenced save, and there is no such row.
+        DoesNotExist: A fenced save of a loaded instance, and there is no such row.
     """
     if rows.model is not locked_writes.fence_owner(type(instance)):
         return
     fence: Fence | None = instance.__dict__.get("_fence")
     if fence is not None:
-        raise refusal(instance, rows, fence.token)
+        error = refusal(instance, rows, fence.token)
+        if instance._state.adding and not isinstance(error, StaleToken):
+            # Of a new child with a key of its own Django looks for its parent's row first, and inserts that next.
+            return
+        raise error
     loaded = _loaded_token(instance)
     current = None if loaded is None else _current_token(rows)
     if current is not None and loaded is not None and current > loaded:
