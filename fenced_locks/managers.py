@@ -46,8 +46,12 @@ if TYPE_CHECKING and not MYPY:
         @classmethod
         def from_queryset(cls, queryset_class: type[Q], class_name: str | None = None) -> type[ManagerOf[Q]]: ...
 
-        def fenced_update(self, token: int, /, *, repeatable: bool = False, **fields: Any) -> int: ...
-        async def afenced_update(self, token: int, /, *, repeatable: bool = False, **fields: Any) -> int: ...
+        def fenced_update(self, token: int, /, *, repeatable: bool = False, **fields: Any) -> int:
+            """Update all rows of this manager that admit the token; see ``FencedQuerySet.fenced_update``."""
+
+        async def afenced_update(self, token: int, /, *, repeatable: bool = False, **fields: Any) -> int:
+            """The same as ``fenced_update``, in a thread."""
+
         def fenced_update_or_create(
             self,
             token: int,
@@ -57,7 +61,9 @@ if TYPE_CHECKING and not MYPY:
             *,
             repeatable: bool = False,
             **lookup: Any,
-        ) -> tuple[M, bool]: ...
+        ) -> tuple[M, bool]:
+            """Write the row that the lookup finds, or insert one; see ``FencedQuerySet.fenced_update_or_create``."""
+
         async def afenced_update_or_create(
             self,
             token: int,
@@ -67,11 +73,15 @@ if TYPE_CHECKING and not MYPY:
             *,
             repeatable: bool = False,
             **lookup: Any,
-        ) -> tuple[M, bool]: ...
-        def fenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]: ...
-        async def afenced_get_or_create(
-            self, token: int, /, defaults: Values = None, **lookup: Any
-        ) -> tuple[M, bool]: ...
+        ) -> tuple[M, bool]:
+            """The same as ``fenced_update_or_create``, in a thread."""
+
+        def fenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
+            """Find a row, or insert one with the token; see ``FencedQuerySet.fenced_get_or_create``."""
+
+        async def afenced_get_or_create(self, token: int, /, defaults: Values = None, **lookup: Any) -> tuple[M, bool]:
+            """The same as ``fenced_get_or_create``, in a thread."""
+
         def fenced_bulk_upsert(
             self,
             objs: Iterable[M],
@@ -82,8 +92,21 @@ if TYPE_CHECKING and not MYPY:
             update_fields: Sequence[str],
             batch_size: int | None = None,
             repeatable: bool = False,
-        ) -> int | None: ...
-        async def afenced_bulk_upsert(self, objs: Iterable[M], token: int, /, **options: Any) -> int | None: ...
+        ) -> int | None:
+            """Insert the objects, or write their rows; see ``FencedQuerySet.fenced_bulk_upsert``."""
+
+        async def afenced_bulk_upsert(
+            self,
+            objs: Iterable[M],
+            token: int,
+            /,
+            *,
+            unique_fields: Sequence[str],
+            update_fields: Sequence[str],
+            batch_size: int | None = None,
+            repeatable: bool = False,
+        ) -> int | None:
+            """The same as ``fenced_bulk_upsert``, in a thread."""
 
     class DefaultManager(FencedManager[Any]):
         def __get__(self, instance: Any, cls: type[M]) -> FencedManager[M]: ...

@@ -80,19 +80,20 @@ class FencedModel(models.Model):
                 raise ValueError(f"update_fields must be None for a row that is to be inserted; got {names!r}")
             # Told of no fields, save() would do nothing.
             update_fields = [*names, "fence_token"]
-        plain_saves.begin(self, fence)
+        alias = using or router.db_for_write(type(self), instance=self)
         try:
             if new:
                 self.fence_token = fence.token
-            with refused_as_stale(fence.token, type(self), using or router.db_for_write(type(self), instance=self)):
+            with plain_saves.fencing(self, fence), refused_as_stale(fence.token, type(self), alias):
                 self.save(force_insert=new, force_update=not new, using=using, update_fields=update_fields)
-            self.fence_token = fence.token
+            # A receiver may have saved it under a greater one since.
+            present = self.__dict__.get("fence_token")
+            if present == before or not (isinstance(present, int) and present > fence.token):
+                self.fence_token = fence.token
         except BaseException:
             if new and before is not None:
                 self.fence_token = before
             raise
-        finally:
-            plain_saves.end(self)
 
     fenced_save.alters_data = True  # type: ignore[attr-defined]
 
@@ -169,8 +170,15 @@ class FencedModel(models.Model):
             # Told of no fields, Django looks whether the row is there.
             update_fields = None
         result = super()._do_update(rows, using, pk_val, kept, update_fields, *args, **kwargs)
-        if not result:
+        if result:
+            plain_saves.note_write(self, base_qs.model)
+        else:
             plain_saves.raise_if_refused(self, base_qs.filter(pk=pk_val))
+        return result
+
+    def _do_insert(self, manager: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super()._do_insert(manager, *args, **kwargs)  # type: ignore[misc]
+        plain_saves.note_write(self, manager.model)
         return result
 
 

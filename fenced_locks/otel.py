@@ -47,10 +47,22 @@ def instrument(
         meter_provider: Where metrics go; by default the global one.
         resource_label: Called with the name of a lock, returns the label ``fenced_locks.resource`` of its metrics. By
             default there is none: each resource would be a time series of its own. Spans always name the resource.
+
+    Raises:
+        TypeError: One of them is of a wrong type; an earlier call counts on.
     """
     global _present
+    if resource_label is not None and not callable(resource_label):
+        raise TypeError(f"resource_label must be a function of the name of a lock, not {resource_label!r}")
+    for name, provider, kind in (
+        ("tracer_provider", tracer_provider, TracerProvider),
+        ("meter_provider", meter_provider, MeterProvider),
+    ):
+        if provider is not None and not isinstance(provider, kind):
+            raise TypeError(f"{name} must be a {kind.__name__} of OpenTelemetry, not {provider!r}")
+    following = _Instruments(tracer_provider, meter_provider, resource_label)
     uninstrument()
-    _present = _Instruments(tracer_provider, meter_provider, resource_label)
+    _present = following
     _present.connect()
 
 

@@ -2,7 +2,10 @@
 What ``save()`` does on a fenced model. Everything that leans on Django's private ``Model._do_update`` is here.
 
 Django calls ``_do_update(base_qs, using, pk_val, values, …)`` once for each table of an instance, with the rows to
-choose from and the values to write as ``(field, None, value)``. Further arguments differ between versions.
+choose from and the values to write as ``(field, None, value)``; or ``_do_insert(manager, …)`` for a new row. Further
+arguments differ between versions.
+
+A receiver of ``pre_save`` or ``post_save``, or a ``save()`` of a user, may save the instance again meanwhile.
 """
 
 from __future__ import annotations
@@ -26,14 +29,25 @@ class Fence(NamedTuple):
     repeatable: bool
 
 
-def begin(instance: models.Model, fence: Fence) -> None:
-    """Make the saves of this instance fenced, until ``end``."""
+@contextmanager
+def fencing(instance: models.Model, fence: Fence) -> Iterator[None]:
+    """Make the saves of this instance fenced; those of a fenced save around this one have its fence again then."""
+    outer = instance.__dict__.get("_fence")
     instance.__dict__["_fence"] = fence
+    try:
+        yield
+    finally:
+        if outer is None:
+            del instance.__dict__["_fence"]
+        else:
+            instance.__dict__["_fence"] = outer
 
 
-def end(instance: models.Model) -> None:
-    """Make the saves of this instance plain again."""
-    del instance.__dict__["_fence"]
+def note_write(instance: models.Model, model: type[models.Model]) -> None:
+    """The row in this table was written: saved again within the same fenced save, it carries the token already."""
+    fence: Fence | None = instance.__dict__.get("_fence")
+    if fence is not None and model is locked_writes.fence_owner(type(instance)):
+        instance.__dict__["_fence"] = fence._replace(repeatable=True)
 
 
 def fenced(instance: models.Model, rows: Any, values: list[Any]) -> tuple[Any, list[Any]]:
@@ -55,13 +69,17 @@ def raise_if_refused(instance: models.Model, rows: Any) -> None:
 
     Raises:
         StaleToken: The row carries a newer token than the save or, for a plain one, than the loaded instance.
-        DoesNotExist: A fenced save, and there is no such row.
+        DoesNotExist: A fenced save of a loaded instance, and there is no such row.
     """
     if rows.model is not locked_writes.fence_owner(type(instance)):
         return
     fence: Fence | None = instance.__dict__.get("_fence")
     if fence is not None:
-        raise refusal(instance, rows, fence.token)
+        error = refusal(instance, rows, fence.token)
+        if instance._state.adding and not isinstance(error, StaleToken):
+            # Of a new child with a key of its own Django looks for its parent's row first, and inserts that next.
+            return
+        raise error
     loaded = _loaded_token(instance)
     current = None if loaded is None else _current_token(rows)
     if current is not None and loaded is not None and current > loaded:

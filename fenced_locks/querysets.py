@@ -258,9 +258,27 @@ class FencedQuerySet(models.QuerySet[M]):
 
     fenced_bulk_upsert.alters_data = True  # type: ignore[attr-defined]
 
-    async def afenced_bulk_upsert(self, objs: Iterable[M], token: int, /, **options: Any) -> int | None:
+    async def afenced_bulk_upsert(
+        self,
+        objs: Iterable[M],
+        token: int,
+        /,
+        *,
+        unique_fields: Sequence[str],
+        update_fields: Sequence[str],
+        batch_size: int | None = None,
+        repeatable: bool = False,
+    ) -> int | None:
         """The same as ``fenced_bulk_upsert``, in a thread."""
-        return await sync_to_async(self.fenced_bulk_upsert)(objs, token, **options)
+        write = sync_to_async(self.fenced_bulk_upsert)
+        return await write(
+            objs,
+            token,
+            unique_fields=unique_fields,
+            update_fields=update_fields,
+            batch_size=batch_size,
+            repeatable=repeatable,
+        )
 
     afenced_bulk_upsert.alters_data = True  # type: ignore[attr-defined]
 

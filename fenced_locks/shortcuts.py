@@ -45,19 +45,20 @@ def configured_issuer() -> AnyIssuer:
     return issuer
 
 
+# Editors show the signature of an overload, so each has the defaults; its docstring they take from the function.
 @overload
 def fenced_lock(
     resource: str,
     *,
-    using: str | None = ...,
-    timeout: Duration | FromSettings | None = ...,
-    blocking: bool = ...,
-    blocking_timeout: Duration | FromSettings | None = ...,
-    sleep: Duration = ...,
-    raise_on_release_error: bool = ...,
-    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
-    renew: bool | FromSettings = ...,
-    max_hold: Duration | FromSettings | None = ...,
+    using: str | None = None,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking: bool = True,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    sleep: Duration = 0.1,
+    raise_on_release_error: bool = True,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> ReentrantLock: ...
 
 
@@ -67,15 +68,15 @@ def fenced_lock(
     second: str,
     /,
     *others: str,
-    using: str | None = ...,
-    timeout: Duration | FromSettings | None = ...,
-    blocking: bool = ...,
-    blocking_timeout: Duration | FromSettings | None = ...,
-    sleep: Duration = ...,
-    raise_on_release_error: bool = ...,
-    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
-    renew: bool | FromSettings = ...,
-    max_hold: Duration | FromSettings | None = ...,
+    using: str | None = None,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking: bool = True,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    sleep: Duration = 0.1,
+    raise_on_release_error: bool = True,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> ReentrantLocks: ...
 
 
@@ -136,15 +137,15 @@ def fenced_lock(
 def afenced_lock(
     resource: str,
     *,
-    using: str | None = ...,
-    timeout: Duration | FromSettings | None = ...,
-    blocking: bool = ...,
-    blocking_timeout: Duration | FromSettings | None = ...,
-    sleep: Duration = ...,
-    raise_on_release_error: bool = ...,
-    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
-    renew: bool | FromSettings = ...,
-    max_hold: Duration | FromSettings | None = ...,
+    using: str | None = None,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking: bool = True,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    sleep: Duration = 0.1,
+    raise_on_release_error: bool = True,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> AsyncReentrantLock: ...
 
 
@@ -154,15 +155,15 @@ def afenced_lock(
     second: str,
     /,
     *others: str,
-    using: str | None = ...,
-    timeout: Duration | FromSettings | None = ...,
-    blocking: bool = ...,
-    blocking_timeout: Duration | FromSettings | None = ...,
-    sleep: Duration = ...,
-    raise_on_release_error: bool = ...,
-    issuer: str | AnyIssuer | type[AnyIssuer] | None = ...,
-    renew: bool | FromSettings = ...,
-    max_hold: Duration | FromSettings | None = ...,
+    using: str | None = None,
+    timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    blocking: bool = True,
+    blocking_timeout: Duration | FromSettings | None = FROM_SETTINGS,
+    sleep: Duration = 0.1,
+    raise_on_release_error: bool = True,
+    issuer: str | AnyIssuer | type[AnyIssuer] | None = None,
+    renew: bool | FromSettings = FROM_SETTINGS,
+    max_hold: Duration | FromSettings | None = FROM_SETTINGS,
 ) -> AsyncReentrantLocks: ...
 
 

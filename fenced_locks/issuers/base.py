@@ -90,7 +90,7 @@ class ExternalIssuer(Issuer):
     @abstractmethod
     def issue(self, resource: str) -> int:
         """
-        Return the next token of a resource: positive, and greater than every one returned before, to anybody.
+        Return the next token of a resource: greater than every one returned before, to anybody; from 1 to 2**63 - 1.
 
         A token counts as returned from the moment somebody may have seen it: it must not be undone by a rollback.
         May be called by many threads at once.

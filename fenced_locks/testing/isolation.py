@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .. import clock, keys
+from ..arguments import checked_names
 from ..conf import conf
 from ..connections import get_client
 from ..wire import wire_for
@@ -35,9 +36,10 @@ def isolated_locks(*, using: Iterable[str] = ()) -> Iterator[None]:
         using: Cache aliases to clean up beside ``FENCED_LOCKS["USING"]`` and those that this thread has used.
 
     Raises:
+        TypeError: ``using`` is no list of aliases.
         ImproperlyConfigured: One of ``using`` cannot keep locks.
     """
-    isolation = Isolation(tuple(using))
+    isolation = Isolation(checked_names("using", using))
     before = conf.outer_prefix, clock.monotonic
     conf.outer_prefix = isolation.outer_prefix
     _active.append(isolation)
@@ -69,7 +71,9 @@ class Isolation:
         prefix: What they begin with.
     """
 
-    def __init__(self, using: tuple[str, ...]) -> None:
+    def __init__(self, using: Sequence[str]) -> None:
+        for alias in using:
+            get_client(alias)
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         self.prefix = f"test-{worker}{os.urandom(8).hex()}:"
         self._using = using

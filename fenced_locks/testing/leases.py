@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from redis.exceptions import LockError
 
@@ -14,6 +15,7 @@ from ..locks import core
 from ..locks.sync import FencedLock
 from ..reentry import lease_of_context
 from ..shortcuts import configured_issuer
+from ..signals import LeaseSignal
 from ..wire import wire_for
 from .held import end, leases_of
 from .isolation import lock_name, owner_of
@@ -25,8 +27,9 @@ def hold(resource: str, *, timeout: Duration | None = 60, using: str | None = No
     Let somebody else have the resource during the block; yield the fence token of that lease.
 
     The owner is none of this process, so that the resource is busy for all code in the block, whichever thread or task
-    runs it. The token is older than all that are issued later: what is written under it once the code under test has
-    written is a stale write. Ended by ``expire()`` or ``move_clock()``, the lease may be taken by others in the block.
+    runs it, and no signal tells of that lease. The token is older than all that are issued later: what is written under
+    it once the code under test has written is a stale write. Ended by ``expire()`` or ``move_clock()``, the lease may
+    be taken by others in the block.
 
     It blocks for a moment; that does no harm in async tests, except with the issuer ``database``.
 
@@ -40,7 +43,7 @@ def hold(resource: str, *, timeout: Duration | None = 60, using: str | None = No
         TypeError, ValueError: A bad argument; the message names it.
         ImproperlyConfigured, IssuerError, redis.exceptions.ConnectionError: As for ``fenced_lock``.
     """
-    lock = FencedLock(
+    lock = _SomebodysLock(
         get_client(using), lock_name(resource), timeout, blocking=False, thread_local=False, issuer=configured_issuer()
     )
     if not lock.acquire(token=f"somebody-else:1:{os.urandom(8).hex()}"):
@@ -53,6 +56,12 @@ def hold(resource: str, *, timeout: Duration | None = 60, using: str | None = No
         # It may be over, by the will of the test.
         with suppress(LockError):
             lock.release()
+
+
+class _SomebodysLock(FencedLock):
+    """The lock of somebody who is elsewhere: no signal tells of it here."""
+
+    def _announce(self, signal: LeaseSignal, lease: core.Lease | None, message: dict[str, Any]) -> None: ...
 
 
 def expire(resource: str, *, using: str | None = None) -> None:

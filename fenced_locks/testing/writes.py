@@ -13,9 +13,15 @@ from asgiref.sync import sync_to_async
 from django.db import connections, models
 from django.dispatch import Signal
 
+# As each database quotes names, and as they are written without quotes.
+_QUOTED = r"\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\]"
+_NAME = rf"(?:{_QUOTED}|\w+)"
+_NOISE = re.compile(rf"({_QUOTED})|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_OPTION = r"(?:or\s+\w+|ignore|low_priority|high_priority|delayed|quick|only)\s+"
 _WRITE = re.compile(
-    r"\b(?:insert\s+(?:ignore\s+|or\s+\w+\s+)?into|replace\s+into|update(?:\s+only)?|merge\s+into"
-    r"|delete\s+(?:\S+\s+)?from(?:\s+only)?|truncate(?:\s+table)?)\s+(?P<table>[\w.\"`]+)",
+    rf"\b(?:insert\s+(?:{_OPTION})*into|replace\s+(?:{_OPTION})*into|update|merge\s+into"
+    rf"|delete\s+(?:{_OPTION})*(?:{_NAME}\s+)?from|truncate(?:\s+table)?)\s+(?:{_OPTION})*"
+    rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME})*)",
     re.IGNORECASE,
 )
 
@@ -38,7 +44,7 @@ class assert_fenced:
         model: A ``FencedModel``; of a multi-table child the tables down from the one with the token are watched.
 
     Raises:
-        TypeError: It has no field ``fence_token``.
+        TypeError: It is no model, is abstract, or has no field ``fence_token``.
         AssertionError: At the end of the block; it shows the statements.
     """
 
@@ -46,12 +52,16 @@ class assert_fenced:
         # Not before the app registry is ready.
         from ..fields import FenceTokenField
 
-        fields = {field.name: field for field in model._meta.concrete_fields}
+        options = getattr(model, "_meta", None) if isinstance(model, type) else None
+        fields = {field.name: field for field in options.concrete_fields} if options and not options.abstract else {}
         if not isinstance(fields.get("fence_token"), FenceTokenField):
-            raise TypeError(f"{model!r} is no FencedModel: it has no fence_token")
+            raise TypeError(f"model must be a FencedModel with a table, and {model!r} has no fence_token or no table")
         self._model, self._tables = model, _tables(model)
         column = re.escape(str(fields["fence_token"].column))
-        self._condition = re.compile(rf"\b{column}\b[\"`]?\s*=(?!=).*\b{column}\b[\"`]?\s*<", re.DOTALL)
+        self._condition = re.compile(
+            rf"\b(?:set|update)\b(?:(?!\bwhere\b).)*\b{column}\b[\"`\]]?\s*=(?!=).*\b{column}\b[\"`\]]?\s*<(?!>)",
+            re.DOTALL | re.IGNORECASE,
+        )
         self._writes: list[str] = []
         self._watching = ExitStack()
 
@@ -79,8 +89,9 @@ class assert_fenced:
     def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         result = execute(sql, params, many, context)
         text = str(sql)
-        tables = {match["table"].rpartition(".")[2].strip('"`') for match in _WRITE.finditer(text)}
-        if tables & self._tables and _may_have_changed(text, context["cursor"]) and not self._is_fenced(text):
+        statement = _NOISE.sub(r" \1 ", text)
+        tables = {_bare(match["table"]) for match in _WRITE.finditer(statement)}
+        if tables & self._tables and _may_have_changed(text, context["cursor"]) and not self._is_fenced(statement):
             self._writes.append(text if len(text) < 500 else f"{text[:500]}…")
         return result
 
@@ -100,7 +111,13 @@ def _tables(model: type[models.Model]) -> set[str]:
     concrete = model._meta.concrete_model or model
     owner = fence_owner(model)
     chain = {concrete, owner, *(parent for parent in concrete._meta.get_parent_list() if issubclass(parent, owner))}
-    return {one._meta.db_table for one in chain}
+    return {_bare(f'"{one._meta.db_table}"') for one in chain}
+
+
+def _bare(table: str) -> str:
+    """Return the name of a table without quotes and schema, as databases compare it that mind no case."""
+    last: str = re.findall(_NAME, table)[-1]
+    return last.strip('"`[]').casefold()
 
 
 def _is_inside_fenced_write() -> bool:

@@ -46,17 +46,23 @@ def wire_for(client: Redis) -> Wire:
     Return how scripts of this client reach its server; one set of connections per pool.
 
     Raises:
-        TypeError: An asyncio client.
+        TypeError: An asyncio client, or no client.
     """
     pool: Any = getattr(client, "connection_pool", None)
     if not hasattr(pool, "connection_class"):
+        _refuse_what_does_not_block(client)
         return ClientWire(client)
     # Kept on the pool, to be collected with it: its arguments may refer to the pool itself.
     wire: Wire | None = vars(pool).get("_fenced_locks_wire")
     return wire or vars(pool).setdefault("_fenced_locks_wire", _wire_of(client, pool))
 
 
+def _refuse_what_does_not_block(client: Redis) -> None:
+    send = getattr(client, "execute_command", None)
+    if send is None or iscoroutinefunction(send):
+        raise TypeError(f"a lock that blocks needs a client that blocks, of redis-py, not {client!r}")
+
+
 def _wire_of(client: Redis, pool: Any) -> Wire:
-    if iscoroutinefunction(client.execute_command):
-        raise TypeError(f"a lock that blocks needs a client that blocks, not {client!r}")
+    _refuse_what_does_not_block(client)
     return OwnReaderWire(pool) if has_own_reader(pool) else Lines(pool)

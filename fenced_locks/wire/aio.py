@@ -91,9 +91,9 @@ def async_wire_for(client: Redis) -> AsyncWire:
     Return how scripts of this asyncio client reach its server; one set of connections per pool and event loop.
 
     Raises:
-        TypeError: A client that blocks.
+        TypeError: A client that blocks, or no client.
     """
-    if not iscoroutinefunction(client.execute_command):
+    if not iscoroutinefunction(getattr(client, "execute_command", None)):
         raise TypeError(f"an async lock needs a client of redis.asyncio, not {client!r}")
     pool: Any = getattr(client, "connection_pool", None)
     if not hasattr(pool, "connection_class"):

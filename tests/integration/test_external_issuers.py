@@ -147,7 +147,7 @@ def test_an_issuers_own_error_and_an_interrupt_pass_as_they_are(r):
         assert r.keys() == []
 
 
-@pytest.mark.parametrize("token", [None, 0, -1, True, 1.0, "1"])
+@pytest.mark.parametrize("token", [None, 0, -1, True, 1.0, "1", 2**63, pytest.param(10**5000, id="long")])
 def test_what_is_no_token_is_refused(r, token):
     class Strange(ExternalIssuer):
         name = "strange"

@@ -141,6 +141,20 @@ class TestUpdateOrCreate:
             SpecialOrder.objects.using(using).fenced_update_or_create(8, {"note": "stale"}, pk=order.pk)
         assert not SpecialOrder.objects.using(using).exists()
 
+    def test_a_multi_table_child_may_be_created_with_a_key_of_its_own(self, using):
+        rows = SpecialOrder.objects.using(using)
+        for pk, find in enumerate((rows.fenced_update_or_create, rows.fenced_get_or_create), 700):
+            instance, created = find(8, {"note": "new"}, pk=pk)
+            assert (created, instance.pk, instance.fence_token) == (True, pk, 8)
+            assert rows.values_list("note", "fence_token").get(pk=pk) == ("new", 8)
+        SpecialOrder(pk=800, note="saved").fenced_save(8, using=using)
+        assert rows.get(pk=800).fence_token == 8
+        gone = rows.get(pk=800)
+        rows.filter(pk=800).delete()
+        with pytest.raises(SpecialOrder.DoesNotExist):
+            gone.fenced_save(9)
+        assert not Order.objects.using(using).filter(pk=800).exists()
+
     def test_what_cannot_be_fenced_is_refused(self, stock):
         for write in (
             lambda: stock.fenced_update_or_create(5, {"fence_token": 9}, shop="a", sku="x"),

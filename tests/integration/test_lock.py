@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 from redis.lock import Lock
 
-from fenced_locks import FencedLock, IssuerError, LeaseHasNoEnd, LeaseLost, LockNotAcquired, NotHeld
+from fenced_locks import AsyncFencedLock, FencedLock, IssuerError, LeaseHasNoEnd, LeaseLost, LockNotAcquired, NotHeld
 from tests.helpers import run_threads, wait_until
 
 
@@ -390,6 +390,14 @@ def test_errors_name_the_resource(own_server, client_factory):
     server.kill()
     with pytest.raises(redis.exceptions.ConnectionError, match="acquire of 'order:1' was not sent"):
         lock.acquire()
+
+
+@pytest.mark.parametrize("client", [None, "redis://localhost"])
+def test_what_is_no_client_is_refused_by_its_value(client):
+    with pytest.raises(TypeError, match=rf"needs a client that blocks, of redis-py, not {client!r}$"):
+        FencedLock(client, "order:1")
+    with pytest.raises(TypeError, match=r"needs a client of redis\.asyncio, not "):
+        AsyncFencedLock(client, "order:1")
 
 
 def test_an_asyncio_client_is_refused_when_the_lock_is_made(redis_url):

@@ -239,6 +239,15 @@ def test_a_label_that_fails_breaks_no_lock(r, telemetry, caplog):
     assert not r.exists("order:1")
 
 
+@pytest.mark.parametrize("name", ["tracer_provider", "meter_provider", "resource_label"])
+def test_an_argument_of_a_wrong_type_is_refused_and_the_earlier_call_counts_on(r, telemetry, name):
+    with pytest.raises(TypeError, match=rf"^{name} must be .*, not 'order'$"):
+        otel.instrument(**{name: "order"})
+    with FencedLock(r, "order:1", timeout=10):
+        pass
+    assert len(telemetry.spans("fenced_lock hold")) == 1
+
+
 def test_the_api_alone_is_enough(r):
     otel.instrument()
     try:

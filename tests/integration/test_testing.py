@@ -6,6 +6,7 @@ import time
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
@@ -124,6 +125,11 @@ class TestIsolation:
             pass
         assert time.monotonic() - began < 2
 
+    def test_an_alias_that_cannot_keep_locks_is_refused_before_the_block(self):
+        with pytest.raises(ImproperlyConfigured, match="'elsewhere'"), isolated_locks(using=["elsewhere"]):
+            pytest.fail("must not run")
+        assert lock_name("order:1") == "order:1"
+
     def test_an_error_of_the_block_is_raised_and_the_prefix_goes(self, client):
         with pytest.raises(KeyError), isolated_locks():
             fenced_lock("order:1").acquire()
@@ -206,6 +212,27 @@ class TestHold:
             with fenced_lock("order:1", blocking=False) as lock:
                 assert Order.objects.filter(pk=1).fenced_update(lock.fence_token, status="paid") == 1
             assert Order.objects.filter(pk=1).fenced_update(stale, status="late") == 0
+
+    def test_no_signal_tells_of_what_somebody_else_does(self):
+        told = []
+
+        def receive(signal, **details):
+            told.append(signal)
+
+        ours = [signals.lease_acquired, signals.lease_released, signals.lease_lost]
+        for signal in ours:
+            signal.connect(receive)
+        try:
+            with hold("order:1"):
+                pass
+            with hold("order:1"):
+                expire("order:1")
+                with fenced_lock("order:1"):
+                    pass
+        finally:
+            for signal in ours:
+                signal.disconnect(receive)
+        assert told == [signals.lease_acquired, signals.lease_released]
 
     def test_a_lease_without_end(self, client):
         with hold("order:1", timeout=None):

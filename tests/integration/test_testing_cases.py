@@ -54,6 +54,41 @@ class RealTransactions(FencedLocksTestMixin, TransactionTestCase):
         assert get_client().exists(lock_name("order:1")) == 0
 
 
+def test_behind_the_test_case_it_is_refused_since_it_would_do_nothing():
+    with pytest.raises(TypeError, match=r"^Late isolates no locks: put FencedLocksTestMixin in front"):
+
+        class Late(TestCase, FencedLocksTestMixin):
+            """Would run with the locks of everybody."""
+
+
+def test_a_mixin_of_a_user_may_derive_from_it_and_debugging_isolates_too():
+    names = []
+
+    class Mine(FencedLocksTestMixin):
+        """A base of several test cases."""
+
+    class Case(Mine, SimpleTestCase):
+        def test_name(self):
+            names.append(lock_name("order:1"))
+            hold("order:1").__enter__()
+
+    Case("test_name").debug()
+    assert names != ["order:1"]
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize("aliases", ["default", None, [None], 5])
+def test_aliases_are_names_in_a_list(aliases):
+    class Case(FencedLocksTestMixin, SimpleTestCase):
+        lock_aliases = aliases
+
+        def test_nothing(self):
+            """Would not be run."""
+
+    with pytest.raises(TypeError, match=r"^using must be names, in a list or the like, not "):
+        Case("test_nothing").debug()
+
+
 class WithoutDatabase(FencedLocksTestMixin, SimpleTestCase):
     """Nothing of it needs a database."""
 

@@ -7,8 +7,9 @@ from asgiref.sync import async_to_sync
 from django.db import connections, models, transaction
 from django.db.models.signals import post_save
 
+from fenced_locks.models import FencedModel
 from fenced_locks.testing import assert_fenced
-from tests.app.models import Customer, Item, Order, OrderProxy, SpecialOrder
+from tests.app.models import Customer, Item, Order, OrderProxy, SpecialOrder, Stock
 
 DATABASES = [
     pytest.param(alias, marks=pytest.mark.django_db(databases=["default", alias]))
@@ -137,10 +138,63 @@ class TestOnSqlite:
         with watch:
             pass
 
-    @pytest.mark.parametrize("bad", [Customer, Item, models.Model])
-    def test_a_model_without_a_token_is_refused(self, bad):
-        with pytest.raises((TypeError, AttributeError)):
+    @pytest.mark.parametrize("bad", [Customer, Item, models.Model, FencedModel, None, "app.Order", Order(), object, 7])
+    def test_what_is_no_model_or_has_no_token_or_no_table_is_refused(self, bad):
+        with pytest.raises(TypeError, match=r"^model must be a FencedModel with a table, and ") as caught:
             assert_fenced(bad)
+        assert repr(bad) in str(caught.value)
+
+
+@pytest.mark.django_db
+class TestHowStatementsAreWritten:
+    def write(self, sql):
+        with connections["default"].cursor() as cursor:
+            cursor.execute(sql)
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "UPDATE APP_ORDER SET status = 'x'",
+            'update "main" . "app_order" SET status = 5',
+            "UPDATE [app_order] SET status = 'x'",
+            "UPDATE OR IGNORE app_order SET status = 'x'",
+            "UPDATE /* of */ app_order SET status = 'x'",
+            "UPDATE -- of\n app_order SET status = 'x'",
+            "UPDATE app_order SET status = 'fence_token = 3 fence_token < 5'",
+            "UPDATE app_order SET status = 'x' /* fence_token = 3 fence_token < 5 */",
+            "UPDATE app_order SET fence_token = 9 WHERE fence_token <> 9",
+            "UPDATE app_order SET status = 'x' WHERE fence_token = 0 OR fence_token < 5",
+        ],
+    )
+    def test_a_write_is_seen_and_what_only_looks_like_a_fence_is_none(self, sql):
+        Order.objects.create()
+        with pytest.raises(AssertionError, match="were written without a fence token"), assert_fenced(Order):
+            self.write(sql)
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "UPDATE app_order SET FENCE_TOKEN = 9 WHERE [fence_token] < 9",
+            "SELECT 'UPDATE app_order SET status = 5'",
+            "SELECT 1 -- DELETE FROM app_order",
+        ],
+    )
+    def test_a_fence_is_one_however_it_is_written_and_what_is_quoted_writes_nothing(self, sql):
+        Order.objects.create()
+        with assert_fenced(Order):
+            self.write(sql)
+
+    def test_a_table_with_a_space_in_its_name_is_watched(self):
+        for write in (
+            lambda: Stock.objects.create(shop="a", sku="pen"),
+            lambda: Stock.objects.update(amount=1),
+            lambda: Stock.objects.all().delete(),
+        ):
+            with pytest.raises(AssertionError, match=r"rows of app\.Stock"), assert_fenced(Stock):
+                write()
+        with assert_fenced(Stock):
+            Stock.objects.fenced_update_or_create(5, {"amount": 2}, shop="a", sku="pen")
+            Stock.objects.fenced_update(6, amount=3)
 
 
 @pytest.mark.django_db(transaction=True)

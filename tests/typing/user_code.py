@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import cast
 
 import redis
 import redis.asyncio
@@ -70,6 +71,23 @@ class Confirm(View):
     def post(self, request: FencedRequest, id: int) -> HttpResponse:
         Order.objects.filter(pk=id).fenced_update(request.fence_token, status="confirmed")
         return HttpResponse(request.fenced_lock.name)
+
+
+@method_decorator(with_fenced_lock("order:<id>"), name="dispatch")
+class Cancel(View):
+    def post(self, request: FencedRequest, id: int) -> HttpResponse:
+        return HttpResponse(str(self.cancel(id)))
+
+    def cancel(self, id: int) -> int:
+        token = cast("FencedRequest", self.request).fence_token
+        return Order.objects.filter(pk=id).fenced_update(token, status="cancelled")
+
+
+def tokens() -> int:
+    orders = Order.objects.filter(pk=1)
+    with fenced_lock("order:1") as lock:
+        changed = orders.fenced_update(lock.fence_tokens["order:1"]) + orders.fenced_update(lock.advance())
+        return changed + orders.fenced_update(lock.ensure_held(), repeatable=True)
 
 
 def plain(client: redis.Redis) -> int | None:
