@@ -127,7 +127,11 @@ class Renewal:
         return waits and now < self._due(lease, ends_at) - self.seconds * _EARLY
 
     def settle(self, reply: Any, asked_at: float, now: float) -> None:
-        """Act on the reply to a request, or on the exception in its place; None if nothing was asked."""
+        """
+        Act on the reply to a request, or on the exception in its place; None if nothing was asked.
+
+        What is lost keeps its place: it may be on an agenda, which would lose its order.
+        """
         living = self.living()
         if living is None:
             return
@@ -143,7 +147,8 @@ class Renewal:
             self._lost(holder, lease, "its end has passed")
         elif reply is not None:
             self._unknown(lease, reply, now)
-        self.schedule(now)
+        if self.state is not State.LOST:
+            self.schedule(now)
 
     def _end(self, wanted: float) -> float:
         return wanted if self.until is None else min(wanted, self.until)
