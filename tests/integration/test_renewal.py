@@ -176,7 +176,7 @@ def test_the_lease_of_a_thread_that_has_ended_is_renewed_no_more(r):
 
 
 def test_work_that_hangs_does_not_hold_the_lock_for_ever(r):
-    lock = FencedLock(r, "order:1", timeout=LEASE, renew=True, max_hold=3 * LEASE)
+    lock = FencedLock(r, "order:1", timeout=LEASE, renew=True, max_hold=3.4 * LEASE)
     lock.acquire()
     assert not lock.lost.wait(2 * LEASE)
     assert lock.lost.wait(5)
