@@ -159,9 +159,9 @@ def blocked(r: redis.Redis) -> int:
     return sum("b" in entry["flags"] for entry in entries)
 
 
-def registered(r: redis.Redis) -> int:
-    """Return how many waiters the queue has."""
-    return sum(member != b"" for member in r.zrange(QUEUE, 0, -1))
+def registered(r: redis.Redis, queue: str = QUEUE) -> int:
+    """Return how many waiters the queue has; its entry '' is nobody."""
+    return sum(member != b"" for member in r.zrange(queue, 0, -1))
 
 
 def wait_for_waiters(r: redis.Redis, count: int) -> None:
