@@ -169,6 +169,13 @@ def wait_for_waiters(r: redis.Redis, count: int) -> None:
     wait_until(lambda: blocked(r) == count <= registered(r))
 
 
+def line_up(r: redis.Redis, waiters: Sequence[Waiter], action: Callable[..., Any] = cycle) -> None:
+    """Have each of them wait for the lock, one after the other, behind those that do."""
+    for number, waiter in enumerate(waiters, blocked(r) + 1):
+        waiter.ask(action, blocking_timeout=GIVE_UP)
+        wait_for_waiters(r, number)
+
+
 def looks(r: redis.Redis) -> int:
     """Return how many registrations and looks the server has seen."""
     calls: int = r.info("commandstats").get("cmdstat_zadd", {}).get("calls", 0)
