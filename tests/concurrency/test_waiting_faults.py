@@ -169,11 +169,11 @@ class TestWhoIsFrozen:
 
 
 class TestWhoGivesUp:
-    def test_leaves_the_queue(self, r, holder, make_waiter, queue_up):
-        impatient = make_waiter()
-        impatient.ask(cycle, blocking_timeout=1)
+    def test_leaves_the_queue(self, r, holder, make_waiter):
+        impatient, patient = make_waiter(), running(make_waiter(sleep=RARELY))
+        impatient.ask(cycle, blocking_timeout=1.5)
         wait_for_waiters(r, 1)
-        (patient,) = queue_up(1, sleep=RARELY)
+        line_up(r, [patient])
         assert impatient.answer() is None
         assert (blocked(r), registered(r)) == (1, 1)
         holder.release()
