@@ -17,7 +17,7 @@ from fenced_locks import afenced_lock, fenced_lock
 from fenced_locks.issuers import ExternalIssuer
 from fenced_locks.locks.renewal import RENEW
 from fenced_locks.locks.steps import RELEASE
-from tests.waiters import GIVE_UP, at_the_gate
+from tests.waiters import GIVE_UP, at_the_gate, registered
 
 NAMES = ("order:1", "stock:x", "zone:9")
 
@@ -44,9 +44,9 @@ def held(r: redis.Redis, names: Sequence[str] = NAMES) -> int:
 
 
 def nothing_is_left(r: redis.Redis, names: Sequence[str] = NAMES) -> bool:
-    """Return whether nobody has a lease or waits; a queue with its one entry '' has nobody in it."""
+    """Return whether nobody has a lease or waits."""
     wakes = [f"wake:{{{name}}}" for name in names]
-    return not r.exists(*names, *wakes) and all(r.zcard(f"queue:{{{name}}}") <= 1 for name in names)
+    return not r.exists(*names, *wakes) and not any(registered(r, f"queue:{{{name}}}") for name in names)
 
 
 def is_renewal(command: Sequence[bytes]) -> bool:

@@ -159,14 +159,21 @@ def blocked(r: redis.Redis) -> int:
     return sum("b" in entry["flags"] for entry in entries)
 
 
-def registered(r: redis.Redis) -> int:
-    """Return how many waiters the queue has."""
-    return sum(member != b"" for member in r.zrange(QUEUE, 0, -1))
+def registered(r: redis.Redis, queue: str = QUEUE) -> int:
+    """Return how many waiters the queue has; its entry '' is nobody."""
+    return sum(member != b"" for member in r.zrange(queue, 0, -1))
 
 
 def wait_for_waiters(r: redis.Redis, count: int) -> None:
     """Return when so many are registered and block."""
     wait_until(lambda: blocked(r) == count <= registered(r))
+
+
+def line_up(r: redis.Redis, waiters: Sequence[Waiter], action: Callable[..., Any] = cycle) -> None:
+    """Have each of them wait for the lock, one after the other, behind those that do."""
+    for number, waiter in enumerate(waiters, blocked(r) + 1):
+        waiter.ask(action, blocking_timeout=GIVE_UP)
+        wait_for_waiters(r, number)
 
 
 def looks(r: redis.Redis) -> int:

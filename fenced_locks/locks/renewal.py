@@ -127,7 +127,11 @@ class Renewal:
         return waits and now < self._due(lease, ends_at) - self.seconds * _EARLY
 
     def settle(self, reply: Any, asked_at: float, now: float) -> None:
-        """Act on the reply to a request, or on the exception in its place; None if nothing was asked."""
+        """
+        Act on the reply to a request, or on the exception in its place; None if nothing was asked.
+
+        What is lost keeps its place: it may be on an agenda, which would lose its order.
+        """
         living = self.living()
         if living is None:
             return
@@ -135,7 +139,8 @@ class Renewal:
             self._act(*living, reply, asked_at, now)
         finally:
             # Also where a receiver or a log filter raises, or it would be due at once again, and for ever.
-            self.schedule(now)
+            if self.state is not State.LOST:
+                self.schedule(now)
 
     def _act(self, holder: Holder, lease: Lease, reply: Any, asked_at: float, now: float) -> None:
         if isinstance(reply, list):

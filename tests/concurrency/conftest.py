@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.waiters import GIVE_UP, LOCK, Waiter, blocked, cycle, wait_for_waiters
+from tests.waiters import LOCK, Waiter, cycle, line_up
 
 
 @pytest.fixture
@@ -35,9 +35,7 @@ def queue_up(r: redis.Redis, make_waiter: Callable[..., Waiter]) -> Callable[...
 
     def start(count: int, action: Callable[..., Any] = cycle, **options: Any) -> list[Waiter]:
         waiters = [make_waiter(**options) for _ in range(count)]
-        for number, waiter in enumerate(waiters, blocked(r) + 1):
-            waiter.ask(action, blocking_timeout=GIVE_UP)
-            wait_for_waiters(r, number)
+        line_up(r, waiters, action)
         return waiters
 
     return start

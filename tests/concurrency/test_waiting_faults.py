@@ -30,6 +30,7 @@ from tests.waiters import (
     cycle,
     hold,
     in_order,
+    line_up,
     registered,
     wait_for_waiters,
 )
@@ -61,6 +62,12 @@ def register_the_dead(r, count=1, sleep=0.1):
         wire_for(r).call(JOIN, (LOCK.encode(), QUEUE.encode(), WAKE.encode()), args, 5)
 
 
+def running(waiter):
+    """Return a waiter whose process has started: that takes a while, and the leases of these tests are short."""
+    waiter.do(at_the_gate)
+    return waiter
+
+
 def delete(lock):
     lock.redis.delete(LOCK)
 
@@ -83,16 +90,16 @@ class TestWhoIsKilled:
         assert grants[-1].at - released < WOKEN
         assert not r.exists(LOCK, QUEUE, WAKE)
 
-    def test_while_holding_delays_the_next_until_the_end_of_the_lease_and_no_longer(self, make_waiter, queue_up):
-        holder = make_waiter(timeout=1)
+    def test_while_holding_delays_the_next_until_the_end_of_the_lease_and_no_longer(self, r, make_waiter):
+        holder, waiter = make_waiter(timeout=1.5), running(make_waiter(sleep=RARELY))
         started = time.monotonic()
         granted = holder.do(hold)
         # It looks at the end of the lease, and not again for 10 s.
-        (waiter,) = queue_up(1, sleep=RARELY)
+        line_up(r, [waiter])
         holder.send(signal.SIGKILL)
         grant = waiter.answer()
-        assert grant.at - started > 1 - 0.1
-        assert grant.at - granted.at < 1 + WOKEN
+        assert grant.at - started > 1.5 - 0.1
+        assert grant.at - granted.at < 1.5 + WOKEN
 
 
 class TestAThousandDeadWaiters:
@@ -162,11 +169,11 @@ class TestWhoIsFrozen:
 
 
 class TestWhoGivesUp:
-    def test_leaves_the_queue(self, r, holder, make_waiter, queue_up):
-        impatient = make_waiter()
-        impatient.ask(cycle, blocking_timeout=1)
+    def test_leaves_the_queue(self, r, holder, make_waiter):
+        impatient, patient = make_waiter(), running(make_waiter(sleep=RARELY))
+        impatient.ask(cycle, blocking_timeout=1.5)
         wait_for_waiters(r, 1)
-        (patient,) = queue_up(1, sleep=RARELY)
+        line_up(r, [patient])
         assert impatient.answer() is None
         assert (blocked(r), registered(r)) == (1, 1)
         holder.release()
@@ -232,15 +239,17 @@ class TestALockThatBecomesFreeSilently:
         assert grants[0].at - freed < SOON
         assert grants[-1].at - freed < 3 * SOON
 
-    def test_is_noticed_when_its_lease_ends(self, r, queue_up):
+    def test_is_noticed_when_its_lease_ends(self, r, make_waiter):
         """Without a look at that moment the next one would come after 10 s."""
-        plain = Lock(r, LOCK, timeout=1)
+        waiters = [running(make_waiter(sleep=RARELY)) for _ in range(3)]
+        plain = Lock(r, LOCK, timeout=1.5)
         started = time.monotonic()
         plain.acquire()
-        grants = [waiter.answer() for waiter in queue_up(3, sleep=RARELY)]
+        line_up(r, waiters)
+        grants = [waiter.answer() for waiter in waiters]
         assert in_order(grants)
-        assert 1 - 0.1 < grants[0].at - started < 1 + WOKEN
-        assert grants[-1].at - started < 1 + WOKEN
+        assert 1.5 - 0.1 < grants[0].at - started < 1.5 + WOKEN
+        assert grants[-1].at - started < 1.5 + WOKEN
 
 
 @pytest.fixture

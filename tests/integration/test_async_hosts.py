@@ -30,6 +30,8 @@ def view(request, id):
 urlpatterns = [path("async/<int:id>", async_view), path("sync/<int:id>", view)]
 settings.ROOT_URLCONF = __name__
 settings.ALLOWED_HOSTS = ["*"]
+# Not that a machine was slow.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 server = uvicorn.Server(uvicorn.Config(get_asgi_application(), port=0, lifespan="off", log_level="error"))
 

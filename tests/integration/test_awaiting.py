@@ -19,6 +19,7 @@ from fenced_locks.locks.awaiting import arun
 from fenced_locks.locks.gate import Gate, TaskPlace, ThreadPlace
 from fenced_locks.wire import async_wire_for
 from tests.helpers import run_threads, wait_until
+from tests.waiters import registered
 
 NAME = "order:1"
 
@@ -56,12 +57,12 @@ async def until(condition, timeout=5.0):
 
 
 def nothing_is_left(r):
-    """Say whether neither a lease nor a waiter is there; a queue with its one entry '' has nobody in it."""
-    return not r.exists(NAME, "wake:{order:1}") and r.zcard("queue:{order:1}") <= 1
+    """Say whether neither a lease nor a waiter is there."""
+    return not r.exists(NAME, "wake:{order:1}") and not registered(r)
 
 
 def still_held(r, owner):
-    return r.get(NAME) == owner.encode() and r.zcard("queue:{order:1}") <= 1
+    return r.get(NAME) == owner.encode() and not registered(r)
 
 
 @pytest.fixture

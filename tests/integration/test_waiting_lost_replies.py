@@ -170,7 +170,7 @@ def test_a_waiter_who_loses_every_reply_says_so_at_its_deadline_and_leaves_the_q
     proxy.drop_reply(lambda command: joins(command) and len(proxy.calls(joins)) >= first, times=1_000)
     started = time.monotonic()
     with pytest.raises((OutcomeUnknown, redis.ConnectionError)):
-        story.waiter.acquire(blocking_timeout=0.6)
-    assert 0.3 < time.monotonic() - started < 2
+        story.waiter.acquire(blocking_timeout=1.2)
+    assert 0.3 < time.monotonic() - started < 3
     assert registered(story.r) == 0
     assert story.holder.owned()
