@@ -107,24 +107,32 @@ class Arena:
 
     def __init__(self, client: aioredis.Redis, lock_class: type[Lock], work: float, again: bool) -> None:
         self._client, self._lock_class, self._work, self._again = client, lock_class, work, again
-        self._held = False
+        self._held = self.is_over = False
         # Which task it was, per grant.
         self.grants: list[int] = []
 
     async def compete(self, number: int) -> None:
         """Acquire a new lock object, work and release it; over and over, or once."""
-        while True:
+        while not self.is_over:
             lock = self._lock_class(self._client, "benchmark", timeout=LEASE)
             await lock.acquire()
-            if self._held:
-                raise RuntimeError("Two tasks held the lock at once.")
-            self._held = True
-            self.grants.append(number)
-            await asyncio.sleep(self._work)
-            self._held = False
-            await lock.release()
+            try:
+                await self._hold(number)
+            finally:
+                # Also when cancelled: before Python 3.12 redis-py loses the cancellations of others, who go on to wait.
+                await lock.release()
             if not self._again:
                 return
+
+    async def _hold(self, number: int) -> None:
+        if self._held:
+            raise RuntimeError("Two tasks held the lock at once.")
+        self._held = True
+        self.grants.append(number)
+        try:
+            await asyncio.sleep(0 if self.is_over else self._work)
+        finally:
+            self._held = False
 
 
 def client_of(url: str, max_connections: int = UNLIMITED) -> aioredis.Redis:
@@ -145,6 +153,7 @@ async def one_lock(
             running = [asyncio.ensure_future(arena.compete(number)) for number in range(tasks)]
             await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
             took, grants = time.perf_counter() - started, list(arena.grants)
+        arena.is_over = True
         for task in running:
             task.cancel()
         for error in await asyncio.gather(*running, return_exceptions=True):

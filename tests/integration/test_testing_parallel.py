@@ -155,7 +155,7 @@ def test_counters_without_expiry_of_killed_processes_are_named_as_tests(run, r):
 
 def test_each_worker_of_xdist_has_locks_of_its_own(run, r, project):
     (project / "shop" / "test_same.py").write_text(WITH_PYTEST)
-    code, output = run("-m", "pytest", "-q", "-n2", "--dist=each", "-pno:randomly", "shop/test_same.py")
+    code, output = run("-m", "pytest", "-q", "-n2", "--dist=each", "-pno:randomly", "-pno:asyncio", "shop/test_same.py")
     assert code == 1, output
     assert "2 failed, 4 passed" in output
     assert "as it should" in output
