@@ -162,7 +162,9 @@ class AsyncBlockedListener:
             return None
 
     async def hear(self, timeout: float, claim: Claim | None = None) -> bytes | None:
-        if claim is not None:
+        if claim is not None and self._popped.happened:
+            self._send(claim)
+        elif claim is not None:
             self._popped.first = partial(self._send, claim)
         try:
             if not await self._popped.wait(timeout):

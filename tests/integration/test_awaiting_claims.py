@@ -11,6 +11,7 @@ from fenced_locks import AsyncFencedLock, FencedLock
 from fenced_locks.issuers import ClockIssuer
 from fenced_locks.locks.steps import RELEASE
 from tests.helpers import wait_until
+from tests.waiters import registered
 
 KEY, COUNTER, QUEUE, WAKE = "order:1", "fence:{order:1}", "queue:{order:1}", "wake:{order:1}"
 
@@ -33,10 +34,6 @@ async def until(condition):
         await asyncio.sleep(0.005)
 
 
-def is_waiting(r):
-    return any(entry["cmd"] == "blpop" and "b" in entry["flags"] for entry in r.client_list())
-
-
 def acquiring(url, r, holder, work, *, lock_class=AsyncFencedLock):
     """Wait for the lock in a task, have the holder release it, and do the rest."""
 
@@ -44,7 +41,7 @@ def acquiring(url, r, holder, work, *, lock_class=AsyncFencedLock):
         async with aioredis.Redis.from_url(url) as client:
             lock = lock_class(client, KEY, timeout=60, blocking_timeout=5)
             task = asyncio.ensure_future(lock.acquire())
-            await until(lambda: is_waiting(r))
+            await until(lambda: registered(r))
             await work(lock, task)
 
     asyncio.run(main())

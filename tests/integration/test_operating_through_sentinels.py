@@ -11,6 +11,8 @@ from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django_redis.pool import ConnectionFactory
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from fenced_locks import FencedLock
 from fenced_locks.admin_paths import quote
@@ -38,7 +40,8 @@ def sentinel(master, settings, monkeypatch):
                 "CLIENT_CLASS": "django_redis.client.SentinelClient",
                 "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
                 "SENTINELS": [("127.0.0.1", sentinel.port)],
-                "SENTINEL_KWARGS": {"socket_timeout": 1},
+                # redis-py's own retries take seconds.
+                "SENTINEL_KWARGS": {"socket_timeout": 1, "retry": Retry(NoBackoff(), 0)},
                 "CONNECTION_POOL_KWARGS": {"socket_timeout": 1},
             },
         }

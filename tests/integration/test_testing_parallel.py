@@ -23,6 +23,8 @@ if __name__ == "__main__":
     multiprocessing.set_start_method(os.environ["START_METHOD"])
 """
 METHODS = ["fork", "spawn", *(["forkserver"] if django.VERSION >= (6, 1) else [])]
+if "SLOW_TESTS" not in os.environ:
+    METHODS = METHODS[:1]
 IN_A_FILE = "\nDATABASES['default']['TEST'] = {'NAME': BASE_DIR / 'test.sqlite3'}\n"
 COUNTING = "\nFENCED_LOCKS = {'ISSUER': 'counter'}\n"
 
