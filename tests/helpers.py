@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +42,16 @@ def wait_until(condition: Callable[[], Result], timeout: float = 10, *, interval
         if time.monotonic() > deadline:
             raise TimeoutError(f"Not so within {timeout} s; the last value was {value!r}.")
         time.sleep(interval)
+    return value
+
+
+async def until(condition: Callable[[], Result], timeout: float = 5) -> Result:
+    """As ``wait_until``, for a task."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Not so within {timeout} s; the last value was {value!r}.")
+        await asyncio.sleep(0.005)
     return value
 
 

@@ -141,6 +141,11 @@ def compete(lock: FencedLock, others: int, limit: int) -> int:
     raise AssertionError("the others had less than nothing")
 
 
+def is_claim(command: Sequence[bytes]) -> bool:
+    """Return whether this takes the lock with a ticket."""
+    return command[0] in (b"EVALSHA", b"EVAL") and command[-1].startswith(b"ticket:") and len(command) == 12
+
+
 def at_the_gate(lock: FencedLock | None = None) -> int:
     """Return how many wait for anything in this process."""
     return sum(len(queue) for queue in gate._queues.values())

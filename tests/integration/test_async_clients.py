@@ -27,7 +27,7 @@ from redis.retry import Retry
 from fenced_locks.connections import get_async_client, get_client
 from fenced_locks.scripts import Script
 from fenced_locks.wire import ReplyLost, async_wire_for, wire_for
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 from tests.sentinels import Sentinel
 
 PING = Script("ping", "return redis.call('PING')['ok']")
@@ -307,7 +307,7 @@ def test_tls(own_server, cache, tmp_path):
         assert await listener.hear(3) == b"ticket:1"
         listener, _ = await wire.listen(PING, (), (), 3.0, b"wake", 30.0)
         await client.rpush("wake", "ticket:2")
-        await asyncio.sleep(0.1)
+        await until(lambda: listener._popped.happened)
         assert await listener.hang_up() == b"ticket:2"
         listener, _ = await wire.listen(PING, (), (), 3.0, b"wake", 30.0)
         started = time.monotonic()

@@ -5,16 +5,15 @@ import contextlib
 import gc
 import os
 import threading
-import time
 
 import pytest
 from redis import asyncio as aioredis
 from redis.exceptions import ResponseError
 
 from fenced_locks.scripts import Script
-from fenced_locks.wire import JoinedAndCancelled, NotSent, ReplyLost, async_wire_for, wire_for
+from fenced_locks.wire import Claim, JoinedAndCancelled, NotSent, ReplyLost, async_wire_for, wire_for
 from fenced_locks.wire.budget import LIMIT
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 
 JOIN = Script("join", "redis.call('SADD', KEYS[1], ARGV[1]) return 7")
 
@@ -27,13 +26,6 @@ def client(redis_url, r):
 
 async def listen(client, text=b"me", timeout=3.0, seconds=30.0):
     return await async_wire_for(client).listen(JOIN, (b"joined",), (text,), timeout, b"wake", seconds)
-
-
-async def until(condition, timeout=5.0):
-    ends = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.005)
 
 
 def named(r, name="tasks"):
@@ -92,7 +84,7 @@ def test_a_cancelled_wait_loses_no_ticket(client, r):
     async def main():
         listener, _ = await listen(client)
         task = asyncio.ensure_future(listener.hear(5))
-        await asyncio.sleep(0.01)
+        await until(lambda: listener._popped._waiter)
         r.rpush("wake", "ticket:1")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -101,6 +93,23 @@ def test_a_cancelled_wait_loses_no_ticket(client, r):
         await asyncio.sleep(0)
         hanging_up.cancel()
         assert await listener.hang_up() == b"ticket:1"
+
+    asyncio.run(main())
+
+
+def test_a_ticket_that_was_there_before_anybody_listened_is_claimed_at_once_too(client, r):
+    count = Script("count", "return {redis.call('INCR', KEYS[1]), ARGV[1], ARGV[2]}")
+    r.script_load(count.text)
+
+    async def main():
+        r.rpush("wake", "ticket:1")
+        listener, _ = await listen(client)
+        await until(lambda: listener._popped.happened)
+        claim = Claim(count, (b"n",), (b"mine",), (count, (b"undone",), (b"", b"")))
+        assert await listener.hear(3, claim) == b"ticket:1"
+        assert listener.claimed_at is not None
+        assert await listener.answer(3) == [1, b"mine", b"ticket:1"]
+        assert not r.exists("undone")
 
     asyncio.run(main())
 
@@ -139,7 +148,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(client, r):
         assert await listener.hear(3) == b"ticket"
         (entry,) = named(r)
         r.client_kill_filter(_id=entry["id"])
-        await asyncio.sleep(0.05)
+        await until(lambda: not listener._channel.is_open)
         listener, _ = await listen(client)
         await listener.hang_up()
 

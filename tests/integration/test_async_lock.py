@@ -28,7 +28,7 @@ from fenced_locks import (
 from fenced_locks.locks.gate import gate
 from tests.conftest import CLIENTS
 from tests.fakes import connecting_async
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 
 KEYS = ("order:1", "queue:{order:1}", "wake:{order:1}")
 SCRIPT = ("EVALSHA", "EVAL")
@@ -55,13 +55,6 @@ def in_loop(r, redis_url):
         return asyncio.run(main())
 
     return run
-
-
-async def until(condition, timeout=10):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def waiting():

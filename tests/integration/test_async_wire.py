@@ -15,9 +15,10 @@ from redis._parsers import _AsyncHiredisParser, _AsyncRESP2Parser
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.utils import HIREDIS_AVAILABLE
 
+from fenced_locks.loops import of_this_loop
 from fenced_locks.scripts import Script
 from fenced_locks.wire import NotSent, ReplyLost, async_wire_for, wire_for
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 
 ECHO = Script("echo", "return ARGV[1]")
 COUNT = Script("count", "return redis.call('INCR', KEYS[1])")
@@ -40,13 +41,6 @@ async def refused(awaitable, kind):
     with pytest.raises(kind) as caught:
         await awaitable
     return caught.value.__cause__
-
-
-async def until(condition, timeout=5.0):
-    ends = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -416,8 +410,9 @@ def test_an_idle_connection_that_the_server_closed_costs_nobody_a_reply(make, re
     async def main():
         await echo(wire, b"")
         (entry,) = [entry for entry in r.client_list() if entry["name"] == "idle"]
+        channel = of_this_loop(wire, None).line._channel
         r.client_kill_filter(_id=entry["id"])
-        await asyncio.sleep(0.05)
+        await until(lambda: not channel.is_open)
         assert await echo(wire, b"again") == b"again"
 
     asyncio.run(main())

@@ -17,8 +17,9 @@ from fenced_locks.locks import core, steps, waiting
 from fenced_locks.locks.actions import Call, Target
 from fenced_locks.locks.awaiting import arun
 from fenced_locks.locks.gate import Gate, TaskPlace, ThreadPlace
+from fenced_locks.loops import of_this_loop
 from fenced_locks.wire import async_wire_for
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 from tests.waiters import registered
 
 NAME = "order:1"
@@ -47,13 +48,6 @@ class Attempt:
 
     async def release(self):
         await arun(self.wire, steps.release(self.target, self.call.lease), to_the_end=True)
-
-
-async def until(condition, timeout=5.0):
-    ends = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.005)
 
 
 def nothing_is_left(r):
@@ -210,8 +204,10 @@ def test_undoing_on_a_mute_server_ends_soon(proxy, url, r):
         assert await attempt.acquire()
         await attempt.release()
         proxy.mute()
+        attempt.call = None
         task = asyncio.ensure_future(attempt.acquire())
-        await asyncio.sleep(0.05)
+        # The request goes out in the same turn of the loop.
+        await until(lambda: attempt.call)
         started = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -346,9 +342,10 @@ def test_a_loop_that_ends_lets_a_release_go_on_until_the_server_is_back(proxy, u
         assert await attempt.acquire()
         back = cut_off(proxy, 0.5)
         task = asyncio.ensure_future(attempt.release())
-        await asyncio.sleep(0.1)
+        await until(lambda: proxy.refused)
         task.cancel()
-        await asyncio.sleep(0.1)
+        refused = proxy.refused
+        await until(lambda: proxy.refused > refused)
         return back
 
     asyncio.run(main()).join()
@@ -363,10 +360,11 @@ def test_a_loop_that_ends_lets_a_waiter_leave_that_has_to_connect_first(proxy, u
         attempt = Attempt(proxy.url, limit=60.0, client_name="waiting")
         task = asyncio.ensure_future(attempt.acquire())
         await until(lambda: blocked(r))
+        channel = of_this_loop(attempt.wire, None).line._channel
         for entry in r.client_list():
             if entry["name"] == "waiting" and "b" not in entry["flags"]:
                 r.client_kill_filter(_id=entry["id"])
-        await asyncio.sleep(0.05)
+        await until(lambda: not channel.is_open)
         before = proxy.connections
         proxy.delay_request(0.2, "CLIENT")
         task.cancel()

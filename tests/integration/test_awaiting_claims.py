@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 from redis import asyncio as aioredis
@@ -10,8 +9,8 @@ from redis import asyncio as aioredis
 from fenced_locks import AsyncFencedLock, FencedLock
 from fenced_locks.issuers import ClockIssuer
 from fenced_locks.locks.steps import RELEASE
-from tests.helpers import wait_until
-from tests.waiters import registered
+from tests.helpers import until, wait_until
+from tests.waiters import is_claim, registered
 
 KEY, COUNTER, QUEUE, WAKE = "order:1", "fence:{order:1}", "queue:{order:1}", "wake:{order:1}"
 
@@ -21,17 +20,6 @@ def holder(r):
     lock = FencedLock(r, KEY, timeout=60, thread_local=False)
     lock.acquire()
     return lock
-
-
-def is_claim(command):
-    return command[0] in (b"EVALSHA", b"EVAL") and command[-1].startswith(b"ticket:") and len(command) == 12
-
-
-async def until(condition):
-    ends = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.005)
 
 
 def acquiring(url, r, holder, work, *, lock_class=AsyncFencedLock):

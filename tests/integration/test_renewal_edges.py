@@ -13,7 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from fenced_locks import AsyncFencedLock, FencedLock, LeaseLost, NotHeld, fenced_lock, signals
 from fenced_locks.locks.async_renewal import renewer_of_loop
 from fenced_locks.locks.renewal import Agenda, Renewal, renewer
-from tests.helpers import run_threads, wait_until
+from tests.helpers import run_threads, until, wait_until
 
 
 def run(work, url, **options):
@@ -312,7 +312,7 @@ def test_a_cancelled_release_that_the_server_never_saw_can_be_repeated(proxy, r)
         proxy.refuse()
         proxy.disconnect()
         release = asyncio.create_task(lock.release())
-        await asyncio.sleep(0.1)
+        await until(lambda: proxy.refused)
         release.cancel()
         with pytest.raises(asyncio.CancelledError):
             await release

@@ -9,6 +9,7 @@ from fenced_locks.issuers import ClockIssuer
 from fenced_locks.locks.steps import RELEASE
 from fenced_locks.wire.listening import BlockedListener
 from tests.helpers import run_threads, wait_until
+from tests.waiters import is_claim
 
 KEY, COUNTER, QUEUE, WAKE = "order:1", "fence:{order:1}", "queue:{order:1}", "wake:{order:1}"
 
@@ -31,10 +32,6 @@ def hand_over(holder, r, before=lambda: None):
         holder.release()
 
     return release
-
-
-def is_claim(command):
-    return command[0] in (b"EVALSHA", b"EVAL") and command[-1].startswith(b"ticket:") and len(command) == 12
 
 
 class Patient(FencedLock):
